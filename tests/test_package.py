@@ -1,0 +1,123 @@
+"""The package as the hub's tools see it: build.toml, the built variant, the rules for its Python."""
+
+import ast
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kernels._rust import Build, Metadata
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "torch-ext" / "rnnt_loss"
+PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_ops.py")
+VARIANT = ROOT / "build" / f"torch-stable-abi211-cpu-{platform.machine()}-linux"
+
+
+def components():
+    build = tomllib.loads((ROOT / "build.toml").read_text())
+    return {"torch": build["torch"], **build["kernel"]}
+
+
+def on_disk(folder, *suffixes):
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*") if path.suffix in suffixes}
+    return files - {"torch-ext/registration.h"}  # generated
+
+
+def test_the_hubs_parser_accepts_build_toml():
+    assert sorted(str(backend).lower() for backend in Build.open(ROOT).general.backends) == ["cpu", "cuda"]
+    general = tomllib.loads((ROOT / "build.toml").read_text())["general"]
+    assert (general["name"], general["version"], general["edition"]) == ("rnnt-loss", 1, 5)
+    assert general["hub"]["repo-id"] == "phanerozoic/rnnt-loss" and general["license"] == "Apache-2.0"
+
+
+def test_every_source_is_listed_and_every_listed_one_exists():
+    listed = {name for component in components().values() for name in component["src"]}
+    on_either_side = on_disk("rnnt_loss", ".h", ".cpp", ".cu", ".cuh", ".inc") | on_disk("torch-ext", ".h", ".cpp")
+    assert listed == on_either_side
+
+
+def test_a_cuda_variant_has_every_cpu_source_too():
+    cpu, cuda = (set(components()[f"rnnt_loss_{backend}"]["src"]) for backend in ("cpu", "cuda"))
+    assert cpu <= cuda
+
+
+def test_the_hubs_parser_refuses_what_is_wrong(tmp_path):
+    text = (ROOT / "build.toml").read_text()
+    (tmp_path / "build.toml").write_text(text.replace("edition = 5", "edition = 5\ncolour = 'blue'"))
+    with pytest.raises(ValueError, match="colour"):
+        Build.open(tmp_path)
+
+
+def test_the_built_variant_is_laid_out_as_the_hubs():
+    metadata = Metadata.read_from_file(VARIANT / "metadata.json")
+    assert metadata.version == 1 and str(metadata.backend.backend_type) == "cpu"
+    assert re.fullmatch(r"_rnnt_loss_cpu_[0-9a-f]{7}(_dirty)?", metadata.id)
+    names = {path.relative_to(VARIANT).as_posix() for path in VARIANT.rglob("*") if "__pycache__" not in path.parts}
+    python = {path.relative_to(PACKAGE).as_posix() for path in PYTHON}
+    assert names == python | {"_ops.py", "metadata.json", f"{metadata.id}.abi3.so"}
+    assert f'"{metadata.id}::' in (VARIANT / "_ops.py").read_text()
+    assert json.loads((VARIANT / "metadata.json").read_text())["python-depends"] == []
+
+
+def test_a_second_build_has_nothing_to_compile():
+    command = [sys.executable, ROOT / "tools" / "build_variant.py", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"building {VARIANT.relative_to(ROOT)}"]
+
+
+def test_the_library_needs_only_the_stable_abi():
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("no nm")
+    (library,) = VARIANT.glob("*.abi3.so")
+    symbols = subprocess.run(
+        [nm, "-DC", "--undefined-only", library], capture_output=True, text=True, check=True
+    ).stdout
+    undefined = [line.split(maxsplit=1)[1] for line in symbols.splitlines()]
+    assert any("torch_parallel_for" in symbol for symbol in undefined)
+    unstable = [symbol for symbol in undefined if re.match(r"(c10|at|torch)::(?!stable::|headeronly::)", symbol)]
+    assert unstable == []
+
+
+def test_the_library_knows_no_path_of_the_machine_that_built_it():
+    (library,) = VARIANT.glob("*.abi3.so")
+    assert str(ROOT).encode() not in library.read_bytes()
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.name)
+def test_the_python_is_3_9_and_imports_only_torch_and_itself(path):
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    for node in ast.walk(tree):
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            modules = [node.module]
+        for module in modules:
+            assert module.split(".")[0] in {"torch", *sys.stdlib_module_names}, module
+
+
+def test_the_kernel_sources_know_no_torch():
+    for name in on_disk("rnnt_loss", ".h", ".cpp", ".cu", ".cuh", ".inc"):
+        assert not re.search(r"#include\s*[<\"](torch|ATen|c10)", (ROOT / name).read_text()), name
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.name)
+def test_ops_are_registered_by_the_prefixed_name(path):
+    """kernel-builder checks that the first argument of a registration is literally add_op_namespace_prefix(...)."""
+    registrations = {"register_fake", "register_autograd", "register_kernel", "custom_op", "triton_op"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in registrations:
+            prefix = node.args[0]
+            assert isinstance(prefix, ast.Call) and prefix.func.id == "add_op_namespace_prefix"
+            assert isinstance(prefix.args[0], ast.Constant)

@@ -1,0 +1,80 @@
+"""What torch must know of the native ops: the shapes they return and their derivatives."""
+
+import torch
+
+from ._ops import add_op_namespace_prefix, ops
+
+
+def _acc_type(x):
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _slots(x, topology):
+    """Slots of the front layout (rnnt_loss/core/topology.h)."""
+    _, T, U1, _ = x.shape
+    fronts = T + U1 if topology == "standard" else T + 1
+    return fronts * ((U1 + 15) // 16 * 16)
+
+
+@torch.library.register_fake(add_op_namespace_prefix("loss_forward"))
+def _(x, labels, input_lengths, label_lengths, blank, from_logits, topology, clamp, keep):
+    B, T, U1, _ = x.shape
+    acc_type = _acc_type(x)
+    softmax = x.new_empty((2, B, T, U1) if from_logits else (0,), dtype=acc_type)
+    shares = x.new_empty((B, _slots(x, topology) if keep else 0), dtype=acc_type)
+    return x.new_empty(B, dtype=acc_type), softmax, shares
+
+
+@torch.library.register_fake(add_op_namespace_prefix("loss_backward"))
+def _(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits, topology, clamp):
+    return x.new_empty(x.shape)
+
+
+@torch.library.register_fake(add_op_namespace_prefix("rnnt_forward"))
+def _(log_probs, labels, input_lengths, label_lengths, blank):
+    B, T, U1, _ = log_probs.shape
+    alpha = log_probs.new_empty((B, T, U1), dtype=torch.float64)
+    return log_probs.new_empty(B, dtype=_acc_type(log_probs)), alpha, torch.empty_like(alpha)
+
+
+@torch.library.register_fake(add_op_namespace_prefix("rnnt_backward"))
+def _(grad_loss, log_probs, labels, input_lengths, label_lengths, alpha, beta, blank):
+    return log_probs.new_empty(log_probs.shape)
+
+
+def _save_loss(ctx, inputs, output):
+    x, labels, input_lengths, label_lengths, *options, _ = inputs
+    loss, softmax, shares = output
+    ctx.mark_non_differentiable(softmax, shares)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, labels, input_lengths, label_lengths, loss, softmax, shares)
+    ctx.options = options
+
+
+def _loss_gradient(ctx, grad_loss, *_):
+    grad_x = None if grad_loss is None else ops.loss_backward(grad_loss, *ctx.saved_tensors, *ctx.options)
+    return (grad_x, *[None] * 8)
+
+
+def _save_rnnt(ctx, inputs, output):
+    *tensors, blank = inputs
+    _, alpha, beta = output
+    ctx.mark_non_differentiable(alpha, beta)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, alpha, beta)
+    ctx.blank = blank
+
+
+def _rnnt_gradient(ctx, grad_loss, *_):
+    grad_log_probs = None if grad_loss is None else ops.rnnt_backward(grad_loss, *ctx.saved_tensors, ctx.blank)
+    return (grad_log_probs, *[None] * 4)
+
+
+def _no_double_backward(ctx, *_):
+    raise RuntimeError("rnnt_loss: double backward is not supported, the gradient of the loss has no derivative here")
+
+
+torch.library.register_autograd(add_op_namespace_prefix("loss_forward"), _loss_gradient, setup_context=_save_loss)
+torch.library.register_autograd(add_op_namespace_prefix("rnnt_forward"), _rnnt_gradient, setup_context=_save_rnnt)
+torch.library.register_autograd(add_op_namespace_prefix("loss_backward"), _no_double_backward)
+torch.library.register_autograd(add_op_namespace_prefix("rnnt_backward"), _no_double_backward)

@@ -1,0 +1,225 @@
+"""The loss functions and their module: checks of the metadata, one native op, and the reduction."""
+
+import math
+import operator
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from ._ops import ops
+
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_REDUCTIONS = ("none", "sum", "mean", "mean_volume")
+_TOPOLOGIES = ("standard", "modified")
+
+
+def rnnt_loss(
+    log_probs: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    blank: int = 0,
+    reduction: str = "mean",
+    *,
+    clamp: Optional[float] = None,
+    zero_infinity: bool = False,
+    topology: str = "standard",
+    validate: Optional[bool] = None,
+) -> Tensor:
+    r"""RNN-transducer loss of log-probabilities.
+
+    loss_b = -log Z_b, where Z_b sums exp(sum of log_probs along the path) over all paths from (0, 0) to (T_b, U_b):
+    a blank moves from (t, u) to (t + 1, u), label u from (t, u) to (t, u + 1).
+
+    Args:
+        log_probs: [B, T, U + 1, V], float32, float64, float16 or bfloat16, any strides. Two values per cell are read,
+            those of blank and of the next label. They need not be normalised; -inf is an ordinary value.
+        labels: [B, U], int32 or int64, each in [0, V) and not blank within its length.
+        input_lengths: [B], int32 or int64, frames of each utterance, in [1, T].
+        label_lengths: [B], int32 or int64, labels of each utterance, in [0, U].
+        blank: class of the blank, in [-V, V); negative counts from the end.
+        reduction: "none" | "sum" | "mean" (over the batch) | "mean_volume" (sum of the losses / sum of
+            label_lengths, at least 1).
+        clamp: bound, > 0, of d loss_b / d log_probs, applied before the upstream gradient of loss_b (the factor of
+            the reduction included) is multiplied in. None: no bound.
+        zero_infinity: count a loss of +inf as 0, with gradient 0. NaN stays.
+        topology: "standard", or "modified": one label per frame, label u moves from (t, u) to (t + 1, u + 1).
+        validate: check lengths and labels. On the CPU they are always checked.
+
+    Returns:
+        The loss in nats, float32 (float64 for float64 input): [B] for reduction "none", else a scalar. Its gradient
+        has the dtype of log_probs.
+
+    Edges: an utterance without a path (all are -inf; T_b < U_b in the modified topology) has loss +inf and gradient
+    0. NaN or +inf in blank or next label of a cell makes that utterance's loss and gradient NaN, and no other's.
+    Padding (t >= T_b, u > U_b, labels beyond U_b) is never read and has gradient 0. An empty batch gives an empty
+    tensor, 0 for "sum" and "mean_volume", NaN for "mean".
+
+    Raises:
+        TypeError: an argument is not a tensor or has the wrong dtype or type.
+        ValueError: a shape, a device, an option or blank is wrong.
+        RuntimeError: a length or a label is out of range; a second derivative is asked for.
+
+    Source: Graves, Sequence Transduction with Recurrent Neural Networks, 2012; one label per frame: Tripathi et al.,
+    Monotonic Recurrent Neural Network Transducer and Decoding Strategies, 2019.
+
+    Example:
+        >>> logits = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> rnnt_loss(logits.log_softmax(-1), labels, *lengths).backward()
+    """
+    return _loss("log_probs", log_probs, labels, input_lengths, label_lengths, blank, reduction, clamp=clamp,
+                 zero_infinity=zero_infinity, topology=topology, validate=validate)  # fmt: skip
+
+
+def rnnt_loss_from_logits(
+    logits: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    blank: int = 0,
+    reduction: str = "mean",
+    *,
+    clamp: Optional[float] = None,
+    zero_infinity: bool = False,
+    topology: str = "standard",
+    validate: Optional[bool] = None,
+) -> Tensor:
+    r"""RNN-transducer loss of logits, with the softmax fused.
+
+    rnnt_loss_from_logits(logits, ...) = rnnt_loss(log_softmax(logits, -1), ...), without the log-probabilities ever
+    being built: logits are read once in forward, read once and their gradient written once in backward. Without a
+    gradient to come, nothing V wide is allocated at all.
+
+    Args:
+        logits: [B, T, U + 1, V], float32, float64, float16 or bfloat16, any strides (copied only if the elements of
+            a row are not contiguous). -inf is an ordinary value.
+        clamp: bound of d loss_b / d logits, as in `rnnt_loss`.
+        labels, input_lengths, label_lengths, blank, reduction, zero_infinity, topology, validate: as in `rnnt_loss`.
+
+    Returns:
+        The loss in nats, as `rnnt_loss`. Each row of its gradient sums to 0.
+
+    Edges: as `rnnt_loss`; NaN or +inf anywhere in a row of an utterance, or a row that is all -inf, makes that
+    utterance's loss and gradient NaN.
+
+    Raises: as `rnnt_loss`.
+
+    Source: Graves 2012; the fused softmax: Bagby et al., Efficient Implementation of Recurrent Neural Network
+    Transducer in Tensorflow, 2018; Li et al., Improving RNN Transducer Modeling for End-to-End Speech Recognition,
+    2019.
+
+    Example:
+        >>> logits = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> rnnt_loss_from_logits(logits, labels, *lengths).backward()
+    """
+    return _loss("logits", logits, labels, input_lengths, label_lengths, blank, reduction, clamp=clamp,
+                 zero_infinity=zero_infinity, topology=topology, validate=validate)  # fmt: skip
+
+
+class RNNTLoss(torch.nn.Module):
+    """`rnnt_loss`, or `rnnt_loss_from_logits` with from_logits=True, as a module without state.
+
+    Example:
+        >>> criterion = RNNTLoss(blank=0, from_logits=True)
+        >>> logits = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> criterion(logits, labels, torch.tensor([50, 40]), torch.tensor([10, 7])).backward()
+    """
+
+    def __init__(
+        self,
+        blank: int = 0,
+        reduction: str = "mean",
+        from_logits: bool = False,
+        *,
+        clamp: Optional[float] = None,
+        zero_infinity: bool = False,
+        topology: str = "standard",
+        validate: Optional[bool] = None,
+    ):
+        super().__init__()
+        _check_options(reduction, clamp, topology)
+        self.blank = blank
+        self.reduction = reduction
+        self.from_logits = from_logits
+        self.clamp = clamp
+        self.zero_infinity = zero_infinity
+        self.topology = topology
+        self.validate = validate
+
+    def forward(self, x: Tensor, labels: Tensor, input_lengths: Tensor, label_lengths: Tensor) -> Tensor:
+        """x: [B, T, U + 1, V], logits if from_logits, else log-probabilities; the rest as in `rnnt_loss`."""
+        function = rnnt_loss_from_logits if self.from_logits else rnnt_loss
+        return function(x, labels, input_lengths, label_lengths, self.blank, self.reduction, clamp=self.clamp,
+                        zero_infinity=self.zero_infinity, topology=self.topology, validate=self.validate)  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name in self._OPTIONS)
+
+    _OPTIONS = ("blank", "reduction", "from_logits", "clamp", "zero_infinity", "topology", "validate")
+
+
+def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, validate):
+    _check_options(reduction, clamp, topology)
+    _check_tensors(name, x, labels, input_lengths, label_lengths)
+    blank = _class_of(blank, x.shape[3])
+    keep = torch.is_grad_enabled() and x.requires_grad
+    loss, _, _ = ops.loss_forward(
+        x, labels, input_lengths, label_lengths, blank, name == "logits", topology, clamp, keep
+    )
+    if zero_infinity:
+        loss = torch.where(loss == math.inf, 0.0, loss)
+    if reduction == "none":
+        return loss
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    return loss.sum() / label_lengths.to(loss.device).sum().clamp(min=1)
+
+
+def _check_options(reduction, clamp, topology) -> None:
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
+    if topology not in _TOPOLOGIES:
+        raise ValueError(f"topology must be one of {', '.join(_TOPOLOGIES)}, got {topology!r}")
+    if clamp is not None and not (isinstance(clamp, (int, float)) and clamp > 0):
+        raise ValueError(f"clamp must be None or a number > 0, got {clamp!r}")
+
+
+def _check_tensors(name, x, labels, input_lengths, label_lengths) -> None:
+    integers = {"labels": labels, "input_lengths": input_lengths, "label_lengths": label_lengths}
+    for key, tensor in {name: x, **integers}.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{key} must be a torch.Tensor, got {type(tensor).__name__}")
+    if x.dtype not in _DTYPES:
+        raise TypeError(f"{name} must be float32, float64, float16 or bfloat16, got {x.dtype}")
+    if x.dim() != 4 or x.shape[2] < 1 or x.shape[3] < 1:
+        raise ValueError(f"{name} must have shape [B, T, U + 1, V] with U >= 0 and V >= 1, got {list(x.shape)}")
+    B, _, U1, _ = x.shape
+    wanted = {"labels": (B, U1 - 1), "input_lengths": (B,), "label_lengths": (B,)}
+    for key, tensor in integers.items():
+        if tensor.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{key} must be int32 or int64, got {tensor.dtype}")
+        if tuple(tensor.shape) != wanted[key]:
+            raise ValueError(
+                f"{key} must have shape {list(wanted[key])} for {name} of shape {list(x.shape)}, "
+                f"got {list(tensor.shape)}"
+            )
+        if tensor.device != x.device and tensor.device.type != "cpu":
+            raise ValueError(f"{key} must be on {x.device}, where {name} is, or on the CPU, got {tensor.device}")
+
+
+def _class_of(blank, V) -> int:
+    try:
+        index = operator.index(blank)
+    except TypeError:
+        raise TypeError(f"blank must be an int, got {type(blank).__name__}") from None
+    if not -V <= index < V:
+        raise ValueError(f"blank must be in [-{V}, {V}), got {index}")
+    return index + V if index < 0 else index

@@ -1,0 +1,278 @@
+// The native ops: schemas, checks of the data, allocation, and work handed to threads. The only C++ that knows torch,
+// through its stable ABI. Metadata (dtypes, options) is checked in Python; sizes are checked again here because an op
+// may be called without the functions, and memory must not depend on that.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "../rnnt_loss/backend.h"
+#include "registration.h"
+
+namespace {
+
+using namespace rnnt;
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// ---- checks
+
+// Throws what Python sees as RuntimeError. Not STD_TORCH_CHECK, which puts its own place in the message.
+template <typename... Parts>
+void check(bool condition, const Parts&... parts) {
+  if (condition) return;
+  std::ostringstream text;
+  (text << ... << parts);
+  throw std::runtime_error(text.str());
+}
+
+template <typename Sizes>
+std::string text_of(const Sizes& sizes) {
+  std::ostringstream text;
+  text << "[";
+  const char* separator = "";
+  for (const int64_t size : sizes) text << separator << size, separator = ", ";
+  return text.str() + "]";
+}
+
+void check_sizes(const char* name, const Tensor& tensor, std::initializer_list<int64_t> wanted) {
+  const auto got = tensor.sizes();
+  if (!std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
+    check(false, name, " must have shape ", text_of(wanted), ", got ", text_of(got));
+}
+
+void check_type(const char* name, const Tensor& tensor, ScalarType wanted) {
+  check(tensor.scalar_type() == wanted, name, " must be ", torch::headeronly::toString(wanted), ", got ",
+        torch::headeronly::toString(tensor.scalar_type()));
+}
+
+void check_lengths(const char* name, const int64_t* lengths, int64_t B, int64_t lowest, int64_t highest) {
+  for (int64_t b = 0; b < B; b++)
+    check(lowest <= lengths[b] && lengths[b] <= highest, name, "[", b, "] must be in [", lowest, ", ", highest,
+          "], got ", lengths[b]);
+}
+
+void check_data(const Batch& batch) {
+  check_lengths("input_lengths", batch.input_lengths, batch.B, 1, batch.T);
+  check_lengths("label_lengths", batch.label_lengths, batch.B, 0, batch.U1 - 1);
+  for (int64_t b = 0; b < batch.B; b++) {
+    for (int64_t u = 0; u < batch.label_lengths[b]; u++) {
+      const int64_t label = batch.labels[b * (batch.U1 - 1) + u];
+      check(0 <= label && label < batch.V && label != batch.blank, "labels[", b, ", ", u, "] must be in [0, ", batch.V,
+            ") and not blank (", batch.blank, "), got ", label);
+    }
+  }
+}
+
+// ---- tensors
+
+Tensor contiguous_as(const Tensor& tensor, ScalarType dtype) {
+  return torch::stable::contiguous(torch::stable::to(tensor, dtype));
+}
+
+Tensor new_tensor(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType dtype) {
+  return torch::stable::new_empty(like, sizes, dtype);
+}
+
+Dtype dtype_of(const Tensor& x) {
+  switch (x.scalar_type()) {
+    case ScalarType::Float: return Dtype::kFloat32;
+    case ScalarType::Double: return Dtype::kFloat64;
+    case ScalarType::Half: return Dtype::kFloat16;
+    case ScalarType::BFloat16: return Dtype::kBFloat16;
+    default:
+      throw std::runtime_error(std::string("the scores must be float32, float64, float16 or bfloat16, got ") +
+                               torch::headeronly::toString(x.scalar_type()));
+  }
+}
+
+Topology topology_of(const std::string& name) {
+  check(name == "standard" || name == "modified", "topology must be standard or modified, got ", name);
+  return name == "standard" ? kStandard : kModified;
+}
+
+// The tensors of one call, owned as long as the kernels run, and what the kernels are told of them.
+struct Call {
+  Tensor x, labels, input_lengths, label_lengths;
+  Batch batch;
+
+  Call(const Tensor& scores, const Tensor& y, const Tensor& T, const Tensor& U, int64_t blank, Topology topology)
+      : x(scores), labels(y), input_lengths(T), label_lengths(U) {
+    check(x.dim() == 4, "the scores must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
+    batch = {x.size(0), x.size(1), x.size(2), x.size(3), nullptr, nullptr, nullptr, blank, topology};
+    check(batch.U1 >= 1, "the scores must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
+    check(0 <= blank && blank < batch.V, "blank must be in [0, ", batch.V, "), got ", blank);
+    check_sizes("labels", labels, {batch.B, batch.U1 - 1});
+    check_sizes("input_lengths", input_lengths, {batch.B});
+    check_sizes("label_lengths", label_lengths, {batch.B});
+    labels = contiguous_as(labels, ScalarType::Long);
+    input_lengths = contiguous_as(input_lengths, ScalarType::Long);
+    label_lengths = contiguous_as(label_lengths, ScalarType::Long);
+    batch.labels = static_cast<const int64_t*>(labels.const_data_ptr());
+    batch.input_lengths = static_cast<const int64_t*>(input_lengths.const_data_ptr());
+    batch.label_lengths = static_cast<const int64_t*>(label_lengths.const_data_ptr());
+    check_data(batch);
+    // The kernels want the elements of a row side by side; rows may lie anywhere.
+    if (batch.V > 1 && x.stride(3) != 1) x = torch::stable::contiguous(x);
+  }
+
+  bool is_double() const { return x.scalar_type() == ScalarType::Double; }
+  ScalarType acc_type() const { return is_double() ? ScalarType::Double : ScalarType::Float; }
+  int64_t slots() const { return batch.layout().slots(); }
+  Rows rows() const {
+    return {const_cast<void*>(x.const_data_ptr()), dtype_of(x), x.stride(0), x.stride(1), x.stride(2)};
+  }
+};
+
+// ---- threads
+
+template <typename Params>
+using RangeFunction = void (*)(const Params&, int64_t, int64_t);
+
+template <typename Params>
+void over_utterances(RangeFunction<Params> function, const Params& params) {
+  torch::stable::parallel_for(0, params.batch.B, 1,
+                              [&](int64_t first, int64_t last) { function(params, first, last); });
+}
+
+template <typename Params>
+void over_rows(RangeFunction<Params> function, const Params& params) {
+  const int64_t grain = std::max<int64_t>(1, 16384 / params.batch.V);  // enough work to be worth a thread
+  torch::stable::parallel_for(0, params.batch.rows(), grain,
+                              [&](int64_t first, int64_t last) { function(params, first, last); });
+}
+
+// ---- ops
+
+// Arc scores of all cells, and the softmax's maximum and sum ([2, B, T, U1], or nothing).
+std::tuple<Tensor, Tensor> score(const Call& call, bool from_logits, bool wide) {
+  const Batch& batch = call.batch;
+  const ScalarType acc_type = wide ? ScalarType::Double : ScalarType::Float;
+  Tensor planes = new_tensor(call.x, {4, batch.B, call.slots()}, acc_type);
+  Tensor softmax =
+      from_logits ? new_tensor(call.x, {2, batch.B, batch.T, batch.U1}, acc_type) : new_tensor(call.x, {0}, acc_type);
+  const Normalizer normalizer = from_logits ? Normalizer::kSoftmax : Normalizer::kNone;
+  void* softmax_data = from_logits ? softmax.mutable_data_ptr() : nullptr;
+  over_rows(cpu::score, ScoreParams{batch, call.rows(), normalizer, softmax_data, {planes.mutable_data_ptr(), wide}});
+  return {planes, softmax};
+}
+
+// The gradient of x from the arcs' posteriors.
+Tensor score_backward(const Call& call, const Tensor& posteriors, const Tensor& softmax, bool from_logits,
+                      const Tensor& grad_loss, double clamp) {
+  const Batch& batch = call.batch;
+  check_sizes("grad_loss", grad_loss, {batch.B});
+  const Tensor upstream = contiguous_as(grad_loss, ScalarType::Double);
+  Tensor grad_x = new_tensor(call.x, {batch.B, batch.T, batch.U1, batch.V}, call.x.scalar_type());
+  const void* softmax_data = from_logits ? softmax.const_data_ptr() : nullptr;
+  over_rows(
+      cpu::score_backward,
+      ScoreBackwardParams{batch, call.rows(), from_logits ? Normalizer::kSoftmax : Normalizer::kNone, softmax_data,
+                          posteriors.const_data_ptr(), posteriors.scalar_type() == ScalarType::Double,
+                          static_cast<const double*>(upstream.const_data_ptr()), clamp, grad_x.mutable_data_ptr()});
+  return grad_x;
+}
+
+std::tuple<Tensor, Tensor, Tensor> loss_forward(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
+                                                const Tensor& label_lengths, int64_t blank, bool from_logits,
+                                                const std::string& topology, std::optional<double>, bool keep) {
+  const Call call(x, labels, input_lengths, label_lengths, blank, topology_of(topology));
+  const auto [planes, softmax] = score(call, from_logits, call.is_double());
+  const int64_t B = call.batch.B;
+  Tensor loss = new_tensor(x, {B}, ScalarType::Double);
+  Tensor shares = new_tensor(x, {B, keep ? call.slots() : 0}, call.acc_type());
+  over_utterances(cpu::lattice, LatticeParams{call.batch,
+                                              {planes.mutable_data_ptr(), call.is_double()},
+                                              static_cast<double*>(loss.mutable_data_ptr()),
+                                              keep ? shares.mutable_data_ptr() : nullptr});
+  return {torch::stable::to(loss, call.acc_type()), softmax, shares};
+}
+
+Tensor loss_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
+                     const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
+                     int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
+  const Call call(x, labels, input_lengths, label_lengths, blank, topology_of(topology));
+  const Batch& batch = call.batch;
+  check_sizes("loss", loss, {batch.B});
+  check_sizes("shares", shares, {batch.B, call.slots()});
+  check_type("shares", shares, call.acc_type());
+  if (from_logits) check_sizes("softmax", softmax, {2, batch.B, batch.T, batch.U1});
+  check_type("softmax", softmax, call.acc_type());
+  const Tensor losses = contiguous_as(loss, ScalarType::Double), kept = torch::stable::contiguous(shares);
+  Tensor posteriors = new_tensor(x, {2, batch.B, call.slots()}, call.acc_type());
+  over_utterances(cpu::posteriors,
+                  PosteriorParams{batch, static_cast<const double*>(losses.const_data_ptr()), kept.const_data_ptr(),
+                                  posteriors.mutable_data_ptr(), call.is_double()});
+  return score_backward(call, posteriors, torch::stable::contiguous(softmax), from_logits, grad_loss,
+                        clamp.value_or(std::numeric_limits<double>::infinity()));
+}
+
+std::tuple<Tensor, Tensor, Tensor> rnnt_forward(const Tensor& log_probs, const Tensor& labels,
+                                                const Tensor& input_lengths, const Tensor& label_lengths,
+                                                int64_t blank) {
+  const Call call(log_probs, labels, input_lengths, label_lengths, blank, kStandard);
+  const Batch& batch = call.batch;
+  const auto [planes, softmax] = score(call, /*from_logits=*/false, /*wide=*/true);
+  Tensor loss = new_tensor(log_probs, {batch.B}, ScalarType::Double);
+  Tensor alpha = new_tensor(log_probs, {batch.B, batch.T, batch.U1}, ScalarType::Double);
+  Tensor beta = new_tensor(log_probs, {batch.B, batch.T, batch.U1}, ScalarType::Double);
+  over_utterances(cpu::alpha_beta, AlphaBetaParams{batch,
+                                                   {planes.mutable_data_ptr(), true},
+                                                   static_cast<double*>(loss.mutable_data_ptr()),
+                                                   static_cast<double*>(alpha.mutable_data_ptr()),
+                                                   static_cast<double*>(beta.mutable_data_ptr())});
+  return {torch::stable::to(loss, call.acc_type()), alpha, beta};
+}
+
+Tensor rnnt_backward(const Tensor& grad_loss, const Tensor& log_probs, const Tensor& labels,
+                     const Tensor& input_lengths, const Tensor& label_lengths, const Tensor& alpha, const Tensor& beta,
+                     int64_t blank) {
+  const Call call(log_probs, labels, input_lengths, label_lengths, blank, kStandard);
+  const Batch& batch = call.batch;
+  check_sizes("alpha", alpha, {batch.B, batch.T, batch.U1});
+  check_sizes("beta", beta, {batch.B, batch.T, batch.U1});
+  const Tensor alphas = contiguous_as(alpha, ScalarType::Double), betas = contiguous_as(beta, ScalarType::Double);
+  Tensor posteriors = new_tensor(log_probs, {2, batch.B, call.slots()}, ScalarType::Double);
+  over_utterances(cpu::posteriors_from_alpha_beta,
+                  PosteriorFromAlphaBetaParams{batch, call.rows(), static_cast<const double*>(alphas.const_data_ptr()),
+                                               static_cast<const double*>(betas.const_data_ptr()),
+                                               static_cast<double*>(posteriors.mutable_data_ptr())});
+  return score_backward(call, posteriors, posteriors, /*from_logits=*/false, grad_loss,
+                        std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
+  ops.def(
+      "loss_forward(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, bool from_logits, "
+      "str topology, float? clamp, bool keep) -> (Tensor loss, Tensor softmax, Tensor shares)");
+  ops.def(
+      "loss_backward(Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
+      "Tensor loss, Tensor softmax, Tensor shares, int blank, bool from_logits, str topology, float? clamp) -> Tensor");
+  ops.def(
+      "rnnt_forward(Tensor log_probs, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank) "
+      "-> (Tensor loss, Tensor alpha, Tensor beta)");
+  ops.def(
+      "rnnt_backward(Tensor grad_loss, Tensor log_probs, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
+      "Tensor alpha, Tensor beta, int blank) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
+  ops.impl("loss_forward", TORCH_BOX(&loss_forward));
+  ops.impl("loss_backward", TORCH_BOX(&loss_backward));
+  ops.impl("rnnt_forward", TORCH_BOX(&rnnt_forward));
+  ops.impl("rnnt_backward", TORCH_BOX(&rnnt_backward));
+}
+
+REGISTER_EXTENSION(TORCH_EXTENSION_NAME)

@@ -1,0 +1,56 @@
+"""The README's Python blocks and the docstrings' examples run as they stand."""
+
+import ast
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+
+
+def test_the_readme_has_blocks():
+    assert len(BLOCKS) >= 2
+
+
+def test_the_readmes_blocks(backend):
+    """One after the other in one namespace, as a reader would type them."""
+    namespace = {}
+    for block in BLOCKS:
+        exec(compile(block, "README.md", "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", ["rnnt_loss", "rnnt_loss_from_logits", "RNNTLoss"])
+def test_docstring_examples(backend, name):
+    documented = getattr(backend.rnnt, name)
+    (test,) = [t for t in doctest.DocTestFinder(recurse=False).find(documented, name) if t.examples]
+    test.globs = {"torch": torch, **{key: getattr(backend.rnnt, key) for key in backend.rnnt.__all__}}
+    report = []
+    results = doctest.DocTestRunner().run(test, out=report.append)
+    assert results.attempted and not results.failed, "".join(report)
+
+
+def test_every_public_function_documents_its_arguments(backend):
+    for name in ("rnnt_loss", "rnnt_loss_from_logits"):
+        function = getattr(backend.rnnt, name)
+        for section in ("Args:", "Returns:", "Edges:", "Raises:", "Source:", "Example:"):
+            assert section in function.__doc__, (name, section)
+        for argument in function.__code__.co_varnames[: function.__code__.co_argcount]:
+            assert re.search(rf"\b{argument}\b", function.__doc__), (name, argument)
+
+
+def test_files_speak_of_the_project_alone():
+    """No path of a machine in what is committed, and every README link leads somewhere."""
+    for path in [ROOT / "README.md", ROOT / "CARD.md", ROOT / "rnnt_loss" / "README.md"]:
+        text = path.read_text()
+        assert not re.search(r"(?<![\w.])/(home|root|tmp|work|opt)/", text), path
+        for link in re.findall(r"\]\((?!http|#)([^)#]+)", text):
+            assert (path.parent / link).exists(), (path, link)
+
+
+def test_example_sources_parse():
+    for path in (ROOT / "examples").glob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path

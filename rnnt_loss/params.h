@@ -2,7 +2,6 @@
 // front layout. acc_t is float, or double where `wide` says so.
 #pragma once
 
-#include "core/normalizer.h"
 #include "core/topology.h"
 #include "dtype.h"
 
@@ -33,6 +32,11 @@ struct Rows {
 struct Arcs {
   void* planes;  // acc_t [4, B, S]: mantissa and exponent of blank, mantissa and exponent of label
   bool wide;
+};
+
+enum class Normalizer {
+  kNone,     // a row holds log-probabilities
+  kSoftmax,  // a row holds logits
 };
 
 struct ScoreParams {

@@ -2,50 +2,48 @@
 #include <algorithm>
 #include <vector>
 
-#include "../rnnt_loss/core/lattice.h"
-#include "../rnnt_loss/core/normalizer.h"
-#include "../rnnt_loss/dtype.h"
+#include "../rnnt_loss/core/core.h"
 
 using namespace rnnt;
 
 namespace {
 
-struct Scores {
-  const double *blank_nats, *label_nats;  // [T, U + 1]
-  Topology topology;
-  int64_t U1;
-
-  int64_t cell(int64_t f, int64_t u) const { return topology.frame(f, u) * U1 + u; }
-};
-
-template <typename Real>
-struct ScoreArcs : Scores {
-  Value<Real> blank(int64_t f, int64_t u) const { return value_from_nats<Real>(blank_nats[cell(f, u)]); }
-  Value<Real> label(int64_t f, int64_t u) const { return value_from_nats<Real>(label_nats[cell(f, u)]); }
-};
-
 // Returns log Z; posteriors, alpha and beta [T, U + 1] are in doubles whatever Real is.
 template <typename Merge, typename Real>
 double run(int64_t T, int64_t U, Topology topology, const double* blank, const double* label, double* blank_posterior,
            double* label_posterior, double* alpha, double* beta) {
-  const ScoreArcs<Real> arcs{{blank, label, topology, U + 1}};
   const FrontLayout layout = front_layout(topology, T, U + 1);
-  std::vector<Value<Real>> work(2 * (U + 2));
-  std::vector<Real> shares(layout.slots()), flow_work(2 * (U + 2));
-  const double log_z = forward<Merge>(topology, T, U, work.data(), arcs,
-                                      [&](int64_t f, int64_t u, Value<Real> value, Real share) {
-                                        shares[layout.slot(f, u)] = share;
-                                        const int64_t t = topology.frame(f, u);
-                                        if (t < T) alpha[t * (U + 1) + u] = nats_from_value(value);
-                                      });
-  flow(
-      topology, T, U, flow_work.data(), [&](int64_t f, int64_t u) { return shares[layout.slot(f, u)]; },
-      [&](int64_t f, int64_t u, Real b, Real l) {
-        blank_posterior[arcs.cell(f, u)] = b;
-        label_posterior[arcs.cell(f, u)] = l;
-      });
-  backward(topology, T, U, work.data(), arcs,
-           [&](int64_t f, int64_t u, Value<Real> value) { beta[arcs.cell(f, u)] = nats_from_value(value); });
+  const int64_t slots = layout.slots();
+  std::vector<Real> planes(4 * slots, Real(NAN)), shares(slots, Real(NAN)), front(2 * layout.stride, Real(NAN));
+  const ArcPlanes<Real> arcs = {planes.data(), planes.data() + slots, planes.data() + 2 * slots,
+                                planes.data() + 3 * slots};
+  for (int64_t t = 0; t < T; t++) {
+    for (int64_t u = 0; u <= U; u++) {
+      const int64_t slot = layout.slot(topology.front(t, u), u), cell = t * (U + 1) + u;
+      arcs.set_blank(slot, value_from_nats<Real>(blank[cell]));
+      arcs.set_label(slot, value_from_nats<Real>(label[cell]));
+    }
+  }
+  arcs.clear_outside(topology, layout, T, U);
+  const auto cell_of = [&](int64_t f, int64_t u) {  // -1 for what is no cell
+    const int64_t t = topology.frame(f, u);
+    return 0 <= t && t < T && u <= U ? t * (U + 1) + u : -1;
+  };
+  std::fill_n(alpha, T * (U + 1), -INFINITY);
+  alpha[0] = 0;
+  const double log_z = forward<Merge, Real>(topology, layout, T, U, arcs, front.data(), front.data() + layout.stride,
+                                            [&](int64_t f, int64_t u, Value<Real> value, Real share) {
+                                              shares[layout.slot(f, u)] = share;
+                                              if (cell_of(f, u) >= 0) alpha[cell_of(f, u)] = nats_from_value(value);
+                                            });
+  flow<Real>(topology, layout, T, U, shares.data(), front.data(), [&](int64_t f, int64_t u, Real b, Real l) {
+    if (cell_of(f, u) < 0) return;
+    blank_posterior[cell_of(f, u)] = b;
+    label_posterior[cell_of(f, u)] = l;
+  });
+  std::vector<Value<Real>> next(U + 2);
+  backward(topology, layout, T, U, arcs, next.data(),
+           [&](int64_t f, int64_t u, Value<Real> value) { beta[cell_of(f, u)] = nats_from_value(value); });
   return log_z;
 }
 
@@ -54,11 +52,10 @@ double run(int64_t T, int64_t U, Topology topology, const double* blank, const d
 extern "C" {
 
 double run_lattice(int64_t T, int64_t U, bool modified, bool best_path, bool wide, const double* blank,
-                   const double* label, double* blank_posterior, double* label_posterior, double* alpha,
-                   double* beta) {
+                   const double* label, double* blank_posterior, double* label_posterior, double* alpha, double* beta) {
   const Topology topology = modified ? kModified : kStandard;
-  const auto function = best_path ? (wide ? run<Max, double> : run<Max, float>)
-                                  : (wide ? run<Sum, double> : run<Sum, float>);
+  const auto function =
+      best_path ? (wide ? run<Max, double> : run<Max, float>) : (wide ? run<Sum, double> : run<Sum, float>);
   return function(T, U, topology, blank, label, blank_posterior, label_posterior, alpha, beta);
 }
 

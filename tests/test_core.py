@@ -180,19 +180,16 @@ def test_the_core_compiles_for_cuda(tmp_path):
         pytest.skip("no nvcc")
     source = tmp_path / "kernel.cu"
     source.write_text(f"""
-        #include "{TESTS.parent}/rnnt_loss/core/lattice.h"
-        #include "{TESTS.parent}/rnnt_loss/core/normalizer.h"
-        #include "{TESTS.parent}/rnnt_loss/dtype.h"
+        #include "{TESTS.parent}/rnnt_loss/core/core.h"
         using namespace rnnt;
-        struct Arcs {{
-          const double* nats;
-          __device__ Value<float> blank(int64_t f, int64_t u) const {{ return value_from_nats<float>(nats[f + u]); }}
-          __device__ Value<float> label(int64_t f, int64_t u) const {{ return value_from_nats<float>(nats[f - u]); }}
-        }};
-        __global__ void kernel(const double* nats, Value<float>* work, float16* shares, double* log_z) {{
-          *log_z = forward<Sum>(kStandard, 7, 3, work, Arcs{{nats}}, [=](int64_t f, int64_t u, Value<float>, float w) {{
-            shares[front_layout(kStandard, 7, 4).slot(f, u)] = store<float16>(w);
-          }});
+        __global__ void kernel(ArcPlanes<float> arcs, const float* logits, float* work, float16* shares, double* log_z) {{
+          const FrontLayout layout = front_layout(kStandard, 7, 4);
+          arcs.set_blank(0, Softmax<float>{{logits[0], 1}}.value(logits[1]));
+          arcs.clear_outside(kStandard, layout, 7, 3);
+          const auto keep = [=](int64_t f, int64_t u, Value<float>, float share) {{
+            shares[layout.slot(f, u)] = store<float16>(share);
+          }};
+          *log_z = forward<Sum, float>(kStandard, layout, 7, 3, arcs, work, work + layout.stride, keep);
         }}
     """)
     subprocess.run(

@@ -1,87 +1,111 @@
 // The lattice of one utterance, front by front: forward with the share of each arrival (README, eq. 2 to 4), the
-// occupancy's flow back through the shares (eq. 7), and beta (eq. 9). `arcs.blank(front, u)` and
-// `arcs.label(front, u)` give the values of the arcs that leave a cell; `visit` receives what was computed.
-#pragma once
+// occupancy's flow back through the shares (eq. 7), and beta (eq. 9). A sweep takes Lanes<Real>::kWidth neighbours in u
+// at a time, one with scalars.
+//
+// Arcs that leave no cell have to be zero (clear_outside): then lanes outside the lattice carry zero mass and zero
+// occupancy, and no step needs to ask where it is.
 
-#include "merge.h"
-#include "topology.h"
+// The values of an utterance's arcs, in its front layout.
+template <typename Scalar>
+struct ArcPlanes {
+  Scalar *blank_mantissa, *blank_exponent, *label_mantissa, *label_exponent;
 
-namespace rnnt {
+  template <typename Real>
+  RNNT_HD Value<Real> blank(int64_t slot) const {
+    return {Lanes<Real>::load(blank_mantissa + slot), Lanes<Real>::load(blank_exponent + slot)};
+  }
+  template <typename Real>
+  RNNT_HD Value<Real> label(int64_t slot) const {
+    return {Lanes<Real>::load(label_mantissa + slot), Lanes<Real>::load(label_exponent + slot)};
+  }
+  RNNT_HD void set_blank(int64_t slot, Value<Scalar> value) const {
+    blank_mantissa[slot] = value.mantissa;
+    blank_exponent[slot] = value.exponent;
+  }
+  RNNT_HD void set_label(int64_t slot, Value<Scalar> value) const {
+    label_mantissa[slot] = value.mantissa;
+    label_exponent[slot] = value.exponent;
+  }
 
-// The occupancy of a node, split over the arcs that arrive there.
-template <typename Real>
-struct Arrivals {
-  Real by_blank, by_label;
+  RNNT_HD void clear_outside(Topology topology, FrontLayout layout, int64_t T, int64_t U) const {
+    for (int64_t f = 0; f < topology.last_front(T, U); f++) {
+      const int64_t first = topology.first_label(f, T), last = topology.last_label(f, U);
+      for (int64_t u = 0; u < layout.stride; u++) {
+        if (u == first) u = last;  // of the cells, the last may have no label arc
+        if (u != last) set_blank(layout.slot(f, u), zero<Scalar>());
+        if (u != last || u == U) set_label(layout.slot(f, u), zero<Scalar>());
+      }
+    }
+  }
 };
 
-template <typename Real>
-RNNT_HD Arrivals<Real> split(Real occupancy, Real share_of_blank) {
-  const Real by_blank = share_of_blank * occupancy;
-  return {by_blank, occupancy - by_blank};
-}
-
 // log Z in nats; -inf where no path exists, NaN where an arc of any cell is NaN, also one that leads out of the
-// lattice. visit(front, u, alpha, share of the blank arrival), the end node included.
-// arrivals: [2 (U + 2)]. One front's arrivals are kept, by blank and by label; going down in u, a cell has taken
-// its own before its lower neighbour puts the next front's there.
-template <typename Merge, typename Real, typename Arcs, typename Visit>
-RNNT_HD double forward(Topology topology, int64_t T, int64_t U, Value<Real>* arrivals, Arcs arcs, Visit visit) {
-  Value<Real>*by_blank = arrivals, *by_label = arrivals + U + 2;
-  for (int64_t u = 0; u < U + 2; u++) by_blank[u] = by_label[u] = zero<Real>();
-  by_blank[0] = one<Real>();
-  Real share, poison = 0;
+// lattice. keep(front, u, alpha, share of the blank arrival) is called for the nodes of every front but the first.
+// mantissas, exponents: [stride], the alpha of one front.
+template <typename Merge, typename Real, typename Scalar, typename Keep>
+RNNT_HD double forward(Topology topology, FrontLayout layout, int64_t T, int64_t U, ArcPlanes<Scalar> arcs,
+                       Scalar* mantissas, Scalar* exponents, Keep keep) {
+  using L = Lanes<Real>;
+  for (int64_t u = 0; u < layout.stride; u++) mantissas[u] = 0, exponents[u] = -INFINITY;
+  mantissas[0] = 1, exponents[0] = 0;
+  Real share, poison = splat<Real>(0);
   const int64_t end = topology.last_front(T, U);
-  for (int64_t f = 0; f < end; f++) {
-    for (int64_t u = topology.last_label(f, U); u >= topology.first_label(f, T); u--) {
-      const Value<Real> alpha = Merge::merge(by_blank[u], by_label[u], share);
-      visit(f, u, alpha, share);
-      by_blank[u] = alpha * arcs.blank(f, u);
-      by_label[u] = zero<Real>();
-      poison += Real(0) * by_blank[u].mantissa;
-      if (u == U) continue;
-      by_label[u + 1] = alpha * arcs.label(f, u);
-      poison += Real(0) * by_label[u + 1].mantissa;
+  for (int64_t f = 1; f <= end; f++) {
+    Value<Real> below = zero<Real>();
+    const int64_t last = topology.last_label(f, U);
+    for (int64_t u = topology.first_label(f - 1, T) / L::kWidth * L::kWidth; u <= last; u += L::kWidth) {
+      const int64_t from = layout.slot(f - 1, u);
+      const Value<Real> alpha = {L::load(mantissas + u), L::load(exponents + u)};
+      const Value<Real> by_blank = alpha * arcs.template blank<Real>(from);
+      const Value<Real> by_label = alpha * arcs.template label<Real>(from);
+      poison += splat<Real>(0) * (by_blank.mantissa + by_label.mantissa);
+      const Value<Real> shifted = {L::shift_up(below.mantissa, by_label.mantissa),
+                                   L::shift_up(below.exponent, by_label.exponent)};
+      below = by_label;
+      const Value<Real> next = Merge::merge(by_blank, shifted, share);
+      L::store(mantissas + u, next.mantissa);
+      L::store(exponents + u, next.exponent);
+      keep(f, u, next, share);
     }
   }
-  const Value<Real> total = Merge::merge(by_blank[U], by_label[U], share);
-  visit(end, U, total, share);
-  return nats_from_value(total) + poison;
+  return nats_from_value(Value<Scalar>{mantissas[U], exponents[U]}) + L::sum(poison);
 }
 
-// Posteriors of the arcs: visit(front, u, blank posterior, label posterior) for every cell. `share(front, u)` is what
-// forward gave. work: [2 (U + 2)], the next front's occupancies split over their arrivals.
-template <typename Real, typename Share, typename Visit>
-RNNT_HD void flow(Topology topology, int64_t T, int64_t U, Real* work, Share share, Visit visit) {
-  Real *to_blank = work, *to_label = work + U + 2;
-  for (int64_t u = 0; u < U + 2; u++) to_blank[u] = to_label[u] = 0;
-  const int64_t end = topology.last_front(T, U);
-  const Arrivals<Real> last = split(Real(1), share(end, U));
-  to_blank[U] = last.by_blank;
-  to_label[U] = last.by_label;
-  for (int64_t f = end - 1; f >= 0; f--) {
-    for (int64_t u = topology.first_label(f, T); u <= topology.last_label(f, U); u++) {
-      const Real blank = to_blank[u], label = u < U ? to_label[u + 1] : Real(0);
-      visit(f, u, blank, label);
-      const Arrivals<Real> in = split(blank + label, share(f, u));
-      to_blank[u] = in.by_blank;
-      to_label[u] = in.by_label;
+// Posteriors of the arcs: keep(front, u, of blank, of label) for the cells of every front. shares: [fronts, stride],
+// what forward kept. occupancy: [stride], that of one front.
+template <typename Real, typename Scalar, typename Keep>
+RNNT_HD void flow(Topology topology, FrontLayout layout, int64_t T, int64_t U, const Scalar* shares, Scalar* occupancy,
+                  Keep keep) {
+  using L = Lanes<Real>;
+  for (int64_t u = 0; u < layout.stride; u++) occupancy[u] = 0;
+  occupancy[U] = 1;
+  for (int64_t f = topology.last_front(T, U) - 1; f >= 0; f--) {
+    Real above = splat<Real>(0);
+    const int64_t first = topology.first_label(f, T) / L::kWidth * L::kWidth;
+    for (int64_t u = topology.last_label(f + 1, U) / L::kWidth * L::kWidth; u >= first; u -= L::kWidth) {
+      const Real node = L::load(occupancy + u);
+      const Real by_blank = L::load(shares + layout.slot(f + 1, u)) * node, by_label = node - by_blank;
+      const Real label = L::shift_down(by_label, above);
+      above = by_label;
+      L::store(occupancy + u, by_blank + label);
+      keep(f, u, by_blank, label);
     }
   }
 }
 
-// beta: visit(front, u, beta) for every cell. next: [U + 2], the next front's beta.
-template <typename Real, typename Arcs, typename Visit>
-RNNT_HD void backward(Topology topology, int64_t T, int64_t U, Value<Real>* next, Arcs arcs, Visit visit) {
+// beta: keep(front, u, beta) for the cells of every front. next: [U + 2], the beta of one front.
+template <typename Real, typename Keep>
+RNNT_HD void backward(Topology topology, FrontLayout layout, int64_t T, int64_t U, ArcPlanes<Real> arcs,
+                      Value<Real>* next, Keep keep) {
   for (int64_t u = 0; u < U + 2; u++) next[u] = zero<Real>();
   next[U] = one<Real>();
   Real share;
   for (int64_t f = topology.last_front(T, U) - 1; f >= 0; f--) {
     for (int64_t u = topology.first_label(f, T); u <= topology.last_label(f, U); u++) {
-      const Value<Real> by_label = u < U ? next[u + 1] * arcs.label(f, u) : zero<Real>();
-      next[u] = Sum::merge(next[u] * arcs.blank(f, u), by_label, share);
-      visit(f, u, next[u]);
+      const int64_t slot = layout.slot(f, u);
+      next[u] =
+          Sum::merge(next[u] * arcs.template blank<Real>(slot), next[u + 1] * arcs.template label<Real>(slot), share);
+      keep(f, u, next[u]);
     }
   }
 }
-
-}  // namespace rnnt

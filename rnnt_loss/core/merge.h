@@ -1,11 +1,6 @@
 // How the values that arrive at a node become one, and the share of it that came by the first of them (README,
 // eq. 3). Sum gives the total probability; its shares are posteriors of the arc given the node. Max keeps the better
 // value; its shares are 0 and 1, so that the flow back through them is the best path.
-#pragma once
-
-#include "value.h"
-
-namespace rnnt {
 
 // Both mantissas brought to the larger exponent; exactly 0 where a value is too small to show.
 template <typename Real>
@@ -24,7 +19,8 @@ struct Sum {
   RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& share_of_a) {
     const Aligned<Real> x = aligned(a, b);
     const Real sum = x.a + x.b;
-    share_of_a = select(sum > 0, x.a / sum, Real(0));  // where nothing arrives there is no share
+    const Real none = splat<Real>(0);
+    share_of_a = select(sum > none, x.a / sum, none);  // where nothing arrives there is no share
     return normalised(Value<Real>{sum, x.exponent});
   }
 };
@@ -33,11 +29,9 @@ struct Max {  // a tie goes to the first
   template <typename Real>
   RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& share_of_a) {
     const Aligned<Real> x = aligned(a, b);
-    const bool first = x.a >= x.b;
-    share_of_a = select(first && x.a > 0, Real(1), Real(0));
+    const Real none = splat<Real>(0);
+    share_of_a = select(x.a >= x.b, select(x.a > none, splat<Real>(1), none), none);
     // Adding 0 times the loser keeps a NaN on either side.
-    return normalised(Value<Real>{select(first, x.a, x.b) + Real(0) * (x.a + x.b), x.exponent});
+    return normalised(Value<Real>{select(x.a >= x.b, x.a, x.b) + none * (x.a + x.b), x.exponent});
   }
 };
-
-}  // namespace rnnt

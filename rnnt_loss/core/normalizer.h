@@ -1,24 +1,21 @@
-// How a V-wide row becomes log-probabilities (README, eq. 8). The maximum and the sum are kept apart: x - maximum is
-// exact where it matters, a float log-sum-exp of a peaked row is not.
-#pragma once
+// How a V-wide row becomes the values of its arcs (README, eq. 8). The maximum and the sum are kept apart: x - maximum
+// is exact where it matters, a float log-sum-exp of a peaked row is not.
 
-#include "lanes.h"
-
-namespace rnnt {
-
-enum class Normalizer {
-  kNone,     // the row holds log-probabilities
-  kSoftmax,  // the row holds logits
-};
-
-// sum is that of exp(x - maximum). A NaN, a +inf or nothing but -inf in the row makes the sum NaN.
+// sum is that of exp(x - maximum). A NaN, a +inf or nothing but -inf in the row makes the sum NaN. Without a
+// normalizer the maximum is 0 and the sum 1.
 template <typename Real>
 struct Softmax {
   Real maximum, sum;
 
-  // exp(x - maximum)
-  RNNT_HD static Real exponential(Real x, Real maximum) { return exp2_of((x - maximum) * static_cast<Real>(kLog2e)); }
-  RNNT_HD double log_probability(double x) const { return (x - maximum) - ::log(static_cast<double>(sum)); }
+  // exp(x) / exp(maximum) / sum
+  RNNT_HD Value<Real> value(Real x) const {
+    const Value<Real> over_sum = {splat<Real>(1) / sum, splat<Real>(0)};
+    return normalised(value_from_nats<Real>(Lanes<Real>::widen(x) - Lanes<Real>::widen(maximum)) * over_sum);
+  }
 };
 
-}  // namespace rnnt
+// exp(x - maximum)
+template <typename Real>
+RNNT_HD Real exponential(Real x, Real maximum) {
+  return exp2_of((x - maximum) * static_cast<typename Lanes<Real>::Scalar>(kLog2e));
+}

@@ -7,7 +7,7 @@
 // anti-diagonals, those of one label per frame are its frames.
 #pragma once
 
-#include "lanes.h"
+#include "platform.h"
 
 namespace rnnt {
 

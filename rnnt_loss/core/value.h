@@ -1,11 +1,6 @@
 // A non-negative number of unlimited range (README, eq. 6): mantissa * 2^(32 exponent). The mantissa keeps full
 // precision within [2^-16, 2^16), the exponent is an integer held in a Real: exact up to 2^24 (2^53), and -inf for
 // zero, so that no sentinel is ever mistaken for a value. NaN lives in the mantissa and survives every operation.
-#pragma once
-
-#include "lanes.h"
-
-namespace rnnt {
 
 constexpr int kRadixBits = 32;
 
@@ -17,29 +12,28 @@ struct Value {
 
 template <typename Real>
 RNNT_HD Value<Real> zero() {
-  return {Real(0), Real(-INFINITY)};
+  return {splat<Real>(0), splat<Real>(-INFINITY)};
 }
 
 template <typename Real>
 RNNT_HD Value<Real> one() {
-  return {Real(1), Real(0)};
+  return {splat<Real>(1), splat<Real>(0)};
 }
 
 // 2^(32 n) for an integer n <= 0
 template <typename Real>
 RNNT_HD Real radix_power(Real n) {
-  return power_of_two(Real(kRadixBits) * n);
+  return power_of_two(n * kRadixBits);
 }
 
 // e^nats. The integer part of the logarithm leaves in double, so a score keeps its precision however large it is.
 template <typename Real>
-RNNT_HD Value<Real> value_from_nats(double nats) {
-  if (nats == -INFINITY) return zero<Real>();
-  const double log2 = nats * kLog2e;
-  const double whole = ::rint(log2);
-  const double exponent = ::rint(whole / kRadixBits);
-  const Real mantissa = exp2_fraction(static_cast<Real>(log2 - whole));  // +inf and NaN: inf - inf is NaN
-  return {mantissa * power_of_two(static_cast<Real>(whole - kRadixBits * exponent)), static_cast<Real>(exponent)};
+RNNT_HD Value<Real> value_from_nats(Wide<Real> nats) {
+  const Wide<Real> log2 = nats * kLog2e, whole = nearest(log2), exponent = nearest(whole * (1.0 / kRadixBits));
+  const Wide<Real> rest = whole - exponent * kRadixBits;  // NaN for +inf, and for -inf
+  const Real mantissa = exp2_fraction(Lanes<Real>::narrow(log2 - whole)) * power_of_two(Lanes<Real>::narrow(rest));
+  const Real as_real = Lanes<Real>::narrow(exponent), none = splat<Real>(0);
+  return {select(as_real == splat<Real>(-INFINITY), none, mantissa), as_real};
 }
 
 template <typename Real>
@@ -53,13 +47,12 @@ RNNT_HD Value<Real> operator*(Value<Real> a, Value<Real> b) {
   return {a.mantissa * b.mantissa, a.exponent + b.exponent};
 }
 
-// One step is enough for what a product or the sum of two products can reach.
+// One step is enough for what a product, or the sum of two products, can reach.
 template <typename Real>
 RNNT_HD Value<Real> normalised(Value<Real> a) {
-  const bool small = a.mantissa < Real(0x1p-16), large = a.mantissa >= Real(0x1p16);
-  const Real scale = select(small, Real(0x1p32), select(large, Real(0x1p-32), Real(1)));
-  const Real shift = select(small, Real(-1), select(large, Real(1), Real(0)));
-  return {a.mantissa * scale, a.exponent + shift};
+  const Real one = splat<Real>(1), up = splat<Real>(0x1p32f), down = splat<Real>(0x1p-32f), none = splat<Real>(0);
+  const auto small = a.mantissa < splat<Real>(0x1p-16f);
+  const auto large = a.mantissa >= splat<Real>(0x1p16f);
+  return {a.mantissa * select(small, up, select(large, down, one)),
+          a.exponent + select(small, -one, select(large, one, none))};
 }
-
-}  // namespace rnnt

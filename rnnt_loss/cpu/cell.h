@@ -1,5 +1,7 @@
-// Walking a batch on the CPU: which cell a row is, and where its planes lie.
+// Walking a batch on the CPU: which cells a range of rows is, and where an utterance's planes lie.
 #pragma once
+
+#include <algorithm>
 
 #include "../params.h"
 
@@ -9,47 +11,21 @@
 
 namespace rnnt::cpu {
 
-// Calls visit(b, t, u, row) for each row of the range, in order.
+// Calls visit(b, t, u, end_u, row) for each run of rows of one frame within [first, last), in order; row is that of u.
 template <typename Visit>
-void for_each_row(const Batch& batch, int64_t first, int64_t last, Visit visit) {
-  int64_t u = first % batch.U1, t = first / batch.U1 % batch.T, b = first / batch.U1 / batch.T;
-  for (int64_t row = first; row < last; row++) {
-    visit(b, t, u, row);
-    if (++u < batch.U1) continue;
-    u = 0;
-    if (++t < batch.T) continue;
-    t = 0, b++;
+void for_each_run(const Batch& batch, int64_t first, int64_t last, Visit visit) {
+  for (int64_t row = first; row < last;) {
+    const int64_t u = row % batch.U1, t = row / batch.U1 % batch.T, b = row / batch.U1 / batch.T;
+    const int64_t end_u = std::min(batch.U1, u + last - row);
+    visit(b, t, u, end_u, row);
+    row += end_u - u;
   }
 }
 
-inline bool is_padding(const Batch& batch, int64_t b, int64_t t, int64_t u) {
-  return t >= batch.input_lengths[b] || u > batch.label_lengths[b];
+// How many of a frame's rows are cells.
+inline int64_t cells_in_frame(const Batch& batch, int64_t b, int64_t t) {
+  return t < batch.input_lengths[b] ? batch.label_lengths[b] + 1 : 0;
 }
-
-// The planes of one utterance.
-template <typename acc_t>
-struct ArcPlanes {
-  acc_t *blank_mantissa, *blank_exponent, *label_mantissa, *label_exponent;
-
-  ArcPlanes(const Arcs& arcs, const Batch& batch, int64_t b) {
-    const int64_t slots = batch.layout().slots();
-    blank_mantissa = static_cast<acc_t*>(arcs.planes) + b * slots;
-    blank_exponent = blank_mantissa + batch.B * slots;
-    label_mantissa = blank_exponent + batch.B * slots;
-    label_exponent = label_mantissa + batch.B * slots;
-  }
-};
-
-template <typename acc_t>
-struct PosteriorPlanes {
-  acc_t *blank, *label;
-
-  PosteriorPlanes(const void* posteriors, const Batch& batch, int64_t b) {
-    const int64_t slots = batch.layout().slots();
-    blank = static_cast<acc_t*>(const_cast<void*>(posteriors)) + b * slots;
-    label = blank + batch.B * slots;
-  }
-};
 
 // A denormal operand costs about 20 ns; nothing here needs one. Restored on leaving.
 class FlushDenormals {

@@ -1,0 +1,59 @@
+// Includes the core and RNNT_KERNELS once per instruction set, in a namespace and target region of its own, with
+// `Floats` the widest vector of float there; RNNT_DISPATCH(function)(...) calls the best this machine runs. One object
+// file holds them all: no flag of the build names an instruction set, and the text names none.
+//
+// All other headers have to be included before, outside the regions: a function of theirs that is first seen inside one
+// would be compiled for it, and could be the copy the linker keeps.
+
+#define RNNT_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define RNNT_BEGIN_TARGET(list) RNNT_PRAGMA(clang attribute push(__attribute__((target(list))), apply_to = function))
+#define RNNT_END_TARGET RNNT_PRAGMA(clang attribute pop)
+#else
+#define RNNT_BEGIN_TARGET(list) RNNT_PRAGMA(GCC push_options) RNNT_PRAGMA(GCC target(list))
+#define RNNT_END_TARGET RNNT_PRAGMA(GCC pop_options)
+#endif
+
+namespace rnnt::cpu::baseline {
+namespace {
+typedef float Floats __attribute__((vector_size(16)));
+#include "../core/parts.h"
+#include "planes.h"
+#include "simd.h"
+#include RNNT_KERNELS
+}  // namespace
+}  // namespace rnnt::cpu::baseline
+
+#if defined(__x86_64__)
+
+RNNT_BEGIN_TARGET("avx2,fma")
+namespace rnnt::cpu::avx2 {
+namespace {
+typedef float Floats __attribute__((vector_size(32)));
+#include "../core/parts.h"
+#include "planes.h"
+#include "simd.h"
+#include RNNT_KERNELS
+}  // namespace
+}  // namespace rnnt::cpu::avx2
+RNNT_END_TARGET
+
+RNNT_BEGIN_TARGET("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma")
+namespace rnnt::cpu::avx512 {
+namespace {
+typedef float Floats __attribute__((vector_size(64)));
+#include "../core/parts.h"
+#include "planes.h"
+#include "simd.h"
+#include RNNT_KERNELS
+}  // namespace
+}  // namespace rnnt::cpu::avx512
+RNNT_END_TARGET
+
+#define RNNT_DISPATCH(function)                                    \
+  (instruction_set() == InstructionSet::kAvx512 ? avx512::function \
+   : instruction_set() == InstructionSet::kAvx2 ? avx2::function   \
+                                                : baseline::function)
+#else
+#define RNNT_DISPATCH(function) baseline::function
+#endif

@@ -1,0 +1,62 @@
+// Lanes of this instruction set's Floats (see each_isa.h): the compiler's vector extensions, which it turns into
+// whatever the target region allows.
+
+template <>
+struct Lanes<Floats> {
+  static constexpr int kWidth = sizeof(Floats) / sizeof(float), W = kWidth;
+  typedef int32_t Int __attribute__((vector_size(4 * W)));
+  typedef uint16_t Half __attribute__((vector_size(2 * W)));
+  typedef double Wide __attribute__((vector_size(8 * W)));
+  using Scalar = float;
+  using Real = Floats;
+  static constexpr int kBias = 127;
+
+  RNNT_HD static Real splat(float x) { return Real{} + x; }
+  RNNT_HD static Wide widen(Real x) { return __builtin_convertvector(x, Wide); }
+  RNNT_HD static Real narrow(Wide x) { return __builtin_convertvector(x, Real); }
+  RNNT_HD static Real from_int(Int n) { return __builtin_convertvector(n, Real); }
+  RNNT_HD static Real from_biased_exponent(Real biased) {
+    return from_bits<Real>(__builtin_convertvector(biased, Int) << 23);
+  }
+
+  RNNT_HD static Real load(const float* p) {
+    Real x;
+    memcpy(&x, p, sizeof x);
+    return x;
+  }
+  RNNT_HD static void store(float* p, Real x) { memcpy(p, &x, sizeof x); }
+  template <typename scalar_t>
+  RNNT_HD static Real load(const scalar_t* p) {
+    Half half;
+    memcpy(&half, p, sizeof half);
+    return Bits<scalar_t>::template load<Real>(__builtin_convertvector(half, Int));
+  }
+  template <typename scalar_t>
+  RNNT_HD static void store(scalar_t* p, Real x) {
+    const Half half = __builtin_convertvector(Bits<scalar_t>::template store<Real>(x), Half);
+    memcpy(p, &half, sizeof half);
+  }
+
+  RNNT_HD static Int iota() {
+    Int lane;
+    for (int i = 0; i < W; i++) lane[i] = i;
+    return lane;
+  }
+  // Lanes first .. first + W - 1 of a and b side by side.
+  RNNT_HD static Real window(Real a, Real b, int first) {
+#if defined(__clang__)
+    Real out;
+    for (int i = 0; i < W; i++) out[i] = first + i < W ? a[first + i] : b[first + i - W];
+    return out;
+#else
+    return __builtin_shuffle(a, b, iota() + first);
+#endif
+  }
+  RNNT_HD static Real shift_up(Real previous, Real x) { return window(previous, x, W - 1); }
+  RNNT_HD static Real shift_down(Real x, Real next) { return window(x, next, 1); }
+  RNNT_HD static float sum(Real x) {
+    float total = 0;
+    for (int i = 0; i < W; i++) total += x[i];
+    return total;
+  }
+};

@@ -167,6 +167,7 @@ class Variant:
                 "-fPIC",
                 "-fvisibility=hidden",
                 "-fno-gnu-unique",
+                "-fmax-errors=5",
                 *warnings,
                 *common,
             ]

@@ -1,6 +1,6 @@
 // The arithmetic the core is written in, for lanes of one (float or double, on the host or on a CUDA thread) and for
-// the compiler's vectors of float on the CPU: +, -, *, / and comparisons are the language's own, the rest is here.
-// Nothing is fused: a result has the same bits at every width and on every instruction set.
+// the compiler's vectors of float on the CPU: +, -, *, / and comparisons are the language's own, the rest is here. Only
+// mul_add is fused, where the instruction set can: a result has the same bits at every width.
 
 constexpr double kLog2e = 1.4426950408889634074;
 constexpr double kLn2 = 0.69314718055994530942;
@@ -24,6 +24,7 @@ struct LanesOfOne {
   using Wide = double;
   static constexpr int kWidth = 1;
   RNNT_HD static Real splat(Real x) { return x; }
+  RNNT_HD static Real maximum(Real a, Real b) { return a > b ? a : b; }
   RNNT_HD static double widen(Real x) { return x; }
   RNNT_HD static Real narrow(double x) { return static_cast<Real>(x); }
   RNNT_HD static int iota() { return 0; }
@@ -31,7 +32,10 @@ struct LanesOfOne {
   RNNT_HD static void store(Real* p, Real x) { *p = x; }
   RNNT_HD static Real shift_up(Real previous, Real) { return previous; }
   RNNT_HD static Real shift_down(Real, Real next) { return next; }
-  RNNT_HD static Real sum(Real x) { return x; }
+  template <typename Combine>
+  RNNT_HD static Real fold(Real x, Combine) {
+    return x;
+  }
 };
 
 template <>
@@ -39,6 +43,13 @@ struct Lanes<float> : LanesOfOne<float> {
   using Int = int32_t;
   static constexpr int kBias = 127;
   RNNT_HD static float from_int(int32_t n) { return static_cast<float>(n); }
+  RNNT_HD static float mul_add(float a, float b, float c) {
+#if defined(RNNT_FUSED)  // by each_isa.h, where the instruction set can
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+  }
   RNNT_HD static float from_biased_exponent(float biased) {
     return from_bits<float>(static_cast<int32_t>(biased) << 23);
   }
@@ -65,16 +76,17 @@ RNNT_HD Real select(Mask condition, Real yes, Real no) {
   return condition ? yes : no;
 }
 
+// With a NaN on either side: b.
 template <typename Real>
 RNNT_HD Real maximum(Real a, Real b) {
-  return a > b ? a : b;
+  return Lanes<Real>::maximum(a, b);
 }
 
 // The nearest integer, for lanes of double. Beyond 2^51 x itself; NaN stays NaN.
 template <typename Real>
 RNNT_HD Real nearest(Real x) {
   const double round = 0x1.8p52;  // leaves a sum no fraction bits
-  return select(maximum(x, -x) < 0x1p51, (x + round) - round, x);
+  return select(select(x < 0.0, -x, x) < 0x1p51, (x + round) - round, x);
 }
 
 // 2^n for an integer n at most 127 (1023); exactly 0 where that is no normal number, and for NaN: the difference of
@@ -88,23 +100,25 @@ RNNT_HD Real power_of_two(Real n) {
 // 2^f for |f| <= 1/2. Minimax polynomial with p(0) = 1, relative error 2e-9 before rounding.
 template <typename Real>
 RNNT_HD Real exp2_fraction(Real f) {
+  constexpr float kCoefficients[] = {1.339887442e-03f, 9.618437358e-03f, 5.550332471e-02f,
+                                     2.402264791e-01f, 6.931472029e-01f, 1.0f};
   Real p = splat<Real>(1.535336188e-04f);
-  p = p * f + 1.339887442e-03f;
-  p = p * f + 9.618437358e-03f;
-  p = p * f + 5.550332471e-02f;
-  p = p * f + 2.402264791e-01f;
-  p = p * f + 6.931472029e-01f;
-  return p * f + 1.0f;
+#if !defined(__CUDACC__)
+#pragma GCC unroll 6
+#endif
+  for (const float coefficient : kCoefficients) p = Lanes<Real>::mul_add(p, f, splat<Real>(coefficient));
+  return p;
 }
 RNNT_HD double exp2_fraction(double f) { return ::exp2(f); }
 
 // 2^x for x <= 127; exactly 0 for x <= -127; NaN stays NaN.
 template <typename Real>
 RNNT_HD Real exp2_of(Real x) {
-  const float round = 0x1.8p23f;
-  const Real lowest = splat<Real>(-127.0f);
-  x = select(x < lowest, lowest, x);
-  const Real n = (x + round) - round;
-  return exp2_fraction(x - n) * power_of_two(n);
+  using Int = typename Lanes<Real>::Int;
+  const Real round = splat<Real>(0x1.8p23f);  // leaves the nearest integer in a sum's low bits
+  x = maximum(splat<Real>(-127), x);
+  const Real rounded = x + round;
+  const Real power = from_bits<Real>((from_bits<Int>(rounded) << 23) + 0x3f800000);
+  return exp2_fraction(x - (rounded - round)) * power;
 }
 RNNT_HD double exp2_of(double x) { return ::exp2(x); }

@@ -68,7 +68,8 @@ RNNT_HD double forward(Topology topology, FrontLayout layout, int64_t T, int64_t
       keep(f, u, next, share);
     }
   }
-  return nats_from_value(Value<Scalar>{mantissas[U], exponents[U]}) + L::sum(poison);
+  return nats_from_value(Value<Scalar>{mantissas[U], exponents[U]}) +
+         L::fold(poison, [](Real a, Real b) RNNT_INLINE { return a + b; });
 }
 
 // Posteriors of the arcs: keep(front, u, of blank, of label) for the cells of every front. shares: [fronts, stride],

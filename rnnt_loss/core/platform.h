@@ -5,8 +5,12 @@
 #include <cstdint>
 #include <cstring>
 
+// RNNT_HD is for functions, RNNT_INLINE for lambdas. All that takes or returns lanes has one of them: how a vector
+// wider than the build's instruction set is passed between functions is not to be relied on.
 #if defined(__CUDACC__)
 #define RNNT_HD __host__ __device__ __forceinline__
+#define RNNT_INLINE
 #else
 #define RNNT_HD inline __attribute__((always_inline))
+#define RNNT_INLINE __attribute__((always_inline))
 #endif

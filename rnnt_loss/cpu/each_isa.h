@@ -1,5 +1,6 @@
 // Includes the core and RNNT_KERNELS once per instruction set, in a namespace and target region of its own, with
-// `Floats` the widest vector of float there; RNNT_DISPATCH(function)(...) calls the best this machine runs. One object
+// `Floats` the widest vector of float there; RNNT_DISPATCH(function)(...) calls the best this machine runs, RNNT_FUSED
+// and RNNT_MAXIMUM are what vector extensions cannot say. One object
 // file holds them all: no flag of the build names an instruction set, and the text names none.
 //
 // All other headers have to be included before, outside the regions: a function of theirs that is first seen inside one
@@ -14,6 +15,11 @@
 #define RNNT_END_TARGET RNNT_PRAGMA(GCC pop_options)
 #endif
 
+#if defined(__aarch64__)
+#define RNNT_FUSED(a, b, c) vfmaq_f32(c, a, b)
+#else
+#define RNNT_MAXIMUM(a, b) _mm_max_ps(a, b)
+#endif
 namespace rnnt::cpu::baseline {
 namespace {
 typedef float Floats __attribute__((vector_size(16)));
@@ -26,6 +32,9 @@ typedef float Floats __attribute__((vector_size(16)));
 
 #if defined(__x86_64__)
 
+#undef RNNT_MAXIMUM
+#define RNNT_MAXIMUM(a, b) _mm256_max_ps(a, b)
+#define RNNT_FUSED(a, b, c) _mm256_fmadd_ps(a, b, c)
 RNNT_BEGIN_TARGET("avx2,fma")
 namespace rnnt::cpu::avx2 {
 namespace {
@@ -38,6 +47,10 @@ typedef float Floats __attribute__((vector_size(32)));
 }  // namespace rnnt::cpu::avx2
 RNNT_END_TARGET
 
+#undef RNNT_MAXIMUM
+#undef RNNT_FUSED
+#define RNNT_MAXIMUM(a, b) _mm512_max_ps(a, b)
+#define RNNT_FUSED(a, b, c) _mm512_fmadd_ps(a, b, c)
 RNNT_BEGIN_TARGET("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma")
 namespace rnnt::cpu::avx512 {
 namespace {

@@ -12,7 +12,7 @@ void lattice_of(const LatticeParams& p, int64_t first, int64_t last) {
     const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.arcs, batch, b);
     arcs.clear_outside(batch.topology, layout, T, U);
     acc_t* shares = p.shares ? static_cast<acc_t*>(p.shares) + b * layout.slots() : nullptr;
-    const auto keep = [&](int64_t f, int64_t u, Value<Real>, Real share) {
+    const auto keep = [&](int64_t f, int64_t u, Value<Real>, Real share) RNNT_INLINE {
       if (shares) Lanes<Real>::store(shares + layout.slot(f, u), share);
     };
     const double log_z =
@@ -35,7 +35,7 @@ void posteriors_of(const PosteriorParams& p, int64_t first, int64_t last) {
       std::fill_n(out.label, layout.slots(), p.loss[b] == INFINITY ? acc_t(0) : acc_t(NAN));
       continue;
     }
-    const auto keep = [&](int64_t f, int64_t u, Real blank, Real label) {
+    const auto keep = [&](int64_t f, int64_t u, Real blank, Real label) RNNT_INLINE {
       Lanes<Real>::store(out.blank + layout.slot(f, u), blank);
       Lanes<Real>::store(out.label + layout.slot(f, u), label);
     };

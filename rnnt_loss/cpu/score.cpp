@@ -1,4 +1,4 @@
-// The row functions over a range of rows. float runs on the best vectors the machine has, double on scalars.
+// score over a range of rows. float runs on the best vectors the machine has, double on scalars.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -7,11 +7,6 @@
 #include "cell.h"
 #include "isa.h"
 
-namespace rnnt::cpu {
-// A gradient of more elements does not stay in the cache: it is written past it.
-constexpr int64_t kStreamFrom = 1 << 20;
-}  // namespace rnnt::cpu
-
 #define RNNT_KERNELS "score_kernels.h"
 #include "each_isa.h"
 
@@ -19,10 +14,6 @@ namespace rnnt::cpu {
 
 void score(const ScoreParams& p, int64_t first, int64_t last) {
   p.arcs.wide ? baseline::score_of<double>(p, first, last) : RNNT_DISPATCH(float_score)(p, first, last);
-}
-
-void score_backward(const ScoreBackwardParams& p, int64_t first, int64_t last) {
-  p.wide ? baseline::score_backward_of<double>(p, first, last) : RNNT_DISPATCH(float_score_backward)(p, first, last);
 }
 
 }  // namespace rnnt::cpu

@@ -19,6 +19,21 @@ struct Lanes<Floats> {
     return from_bits<Real>(__builtin_convertvector(biased, Int) << 23);
   }
 
+  RNNT_HD static Real maximum(Real a, Real b) {
+#if defined(__x86_64__)
+    return RNNT_MAXIMUM(a, b);
+#else
+    return a > b ? a : b;
+#endif
+  }
+  RNNT_HD static Real mul_add(Real a, Real b, Real c) {
+#if defined(RNNT_FUSED)
+    return RNNT_FUSED(a, b, c);
+#else
+    return a * b + c;
+#endif
+  }
+
   RNNT_HD static Real load(const float* p) {
     Real x;
     memcpy(&x, p, sizeof x);
@@ -42,21 +57,29 @@ struct Lanes<Floats> {
     for (int i = 0; i < W; i++) lane[i] = i;
     return lane;
   }
+#if defined(__clang__)
+  RNNT_HD static Real permuted(Real x, Int from) {
+    Real out;
+    for (int i = 0; i < W; i++) out[i] = x[from[i]];
+    return out;
+  }
   // Lanes first .. first + W - 1 of a and b side by side.
   RNNT_HD static Real window(Real a, Real b, int first) {
-#if defined(__clang__)
     Real out;
     for (int i = 0; i < W; i++) out[i] = first + i < W ? a[first + i] : b[first + i - W];
     return out;
-#else
-    return __builtin_shuffle(a, b, iota() + first);
-#endif
   }
+#else
+  RNNT_HD static Real permuted(Real x, Int from) { return __builtin_shuffle(x, from); }
+  RNNT_HD static Real window(Real a, Real b, int first) { return __builtin_shuffle(a, b, iota() + first); }
+#endif
   RNNT_HD static Real shift_up(Real previous, Real x) { return window(previous, x, W - 1); }
   RNNT_HD static Real shift_down(Real x, Real next) { return window(x, next, 1); }
-  RNNT_HD static float sum(Real x) {
-    float total = 0;
-    for (int i = 0; i < W; i++) total += x[i];
-    return total;
+  // Lane i with lane i + W / 2, and so on down to one.
+  template <typename Combine>
+  RNNT_HD static float fold(Real x, Combine combine) {
+#pragma GCC unroll 4
+    for (int half = W / 2; half; half /= 2) x = combine(x, permuted(x, iota() ^ half));
+    return x[0];
   }
 };

@@ -1,0 +1,193 @@
+// score_backward, for one instruction set (see each_isa.h): the posteriors of a cell's arcs become the gradient of its
+// row (README, eq. 10).
+
+#include "rows.h"
+
+// What the gradient of one row needs besides the row.
+template <typename acc_t>
+struct Cell {
+  int64_t blank, label;                    // classes; label: -1 for none
+  acc_t blank_posterior, label_posterior;  // their sum is the occupancy
+  acc_t largest, weight;                   // the softmax's maximum; occupancy / its sum
+  acc_t bound, upstream;
+
+  acc_t less_posterior(acc_t g, int64_t k) const {
+    return g - (k == blank ? blank_posterior : acc_t(0)) - (k == label ? label_posterior : acc_t(0));
+  }
+};
+
+// The clamp and the upstream gradient; NaN stays NaN.
+template <typename Real>
+RNNT_HD Real finished(Real g, Real bound, Real upstream) {
+  return maximum(-bound, -maximum(-bound, -g)) * upstream;
+}
+
+// The gradient of the block at k of a row of logits.
+template <typename Real, typename acc_t>
+RNNT_HD Block<Real> gradient_block(Block<Real> x, int64_t k, const Cell<acc_t>& cell) {
+  using L = Lanes<Real>;
+  const Real largest = splat<Real>(cell.largest), weight = splat<Real>(cell.weight);
+#pragma GCC unroll 16
+  for (Real& vector : x.vector) vector = exponential(vector, largest) * weight;
+  const bool has_arc =
+      static_cast<uint64_t>(cell.blank - k) < kRowLanes || static_cast<uint64_t>(cell.label - k) < kRowLanes;
+  if (__builtin_expect(has_arc, 0)) {
+    acc_t lanes[kRowLanes];
+    for (int i = 0; i < Block<Real>::kVectors; i++) L::store(lanes + i * L::kWidth, x.vector[i]);
+    for (int i = 0; i < kRowLanes; i++) lanes[i] = cell.less_posterior(lanes[i], k + i);
+    for (int i = 0; i < Block<Real>::kVectors; i++) x.vector[i] = L::load(lanes + i * L::kWidth);
+  }
+#pragma GCC unroll 16
+  for (Real& vector : x.vector) vector = finished(vector, splat<Real>(cell.bound), splat<Real>(cell.upstream));
+  return x;
+}
+
+template <bool kStream, typename Real, typename scalar_t>
+RNNT_HD void write_block(scalar_t* out, const Block<Real>& g) {
+  using L = Lanes<Real>;
+  for (int i = 0; i < Block<Real>::kVectors; i++) {
+#if defined(__x86_64__)
+    if constexpr (kStream && L::kWidth == 16) {
+      _mm512_stream_ps(out + i * 16, g.vector[i]);
+      continue;
+    } else if constexpr (kStream && L::kWidth == 8) {
+      _mm256_stream_ps(out + i * 8, g.vector[i]);
+      continue;
+    } else if constexpr (kStream && L::kWidth == 4) {
+      _mm_stream_ps(out + i * 4, g.vector[i]);
+      continue;
+    }
+#endif
+    store_lanes(out + i * L::kWidth, g.vector[i]);
+  }
+}
+
+// kStream: whole cache lines go past the cache. out may be the row itself: the blocks at its ends, which overlap the
+// others, are read before anything is written.
+template <bool kStream, typename Real, typename scalar_t, typename acc_t>
+void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, const Cell<acc_t>& cell) {
+  constexpr int kPrefetch = 512;  // elements ahead
+  const int64_t start = kStream ? -reinterpret_cast<uintptr_t>(out) % 64 / sizeof(scalar_t) : 0;
+  const int64_t last = V - kRowLanes;
+  const bool partial_end = (V - start) % kRowLanes;
+  Block<Real> head, tail;
+  if (start) head = gradient_block(Block<Real>::load(row), 0, cell);
+  if (partial_end) tail = gradient_block(Block<Real>::load(row + last), last, cell);
+  for (int64_t k = start; k <= last; k += kRowLanes) {
+    __builtin_prefetch(row + k + kPrefetch);
+    write_block<kStream>(out + k, gradient_block(Block<Real>::load(row + k), k, cell));
+  }
+  if (start) write_block<false>(out, head);
+  if (partial_end) write_block<false>(out + last, tail);
+}
+
+// n rows of fewer than kRowLanes elements; row_at(j) and out_at(j) are row j.
+template <typename Real, typename RowAt, typename OutAt, typename acc_t>
+void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, const Cell<acc_t> (&cells)[kRowLanes]) {
+  using L = Lanes<Real>;
+  using scalar_t = std::remove_pointer_t<decltype(out_at(0))>;
+  ShortRows<acc_t> rows;
+  acc_t largest[kRowLanes] = {}, weight[kRowLanes] = {}, bound[kRowLanes] = {}, upstream[kRowLanes] = {};
+  for (int j = 0; j < kRowLanes; j++) {
+    if (j >= n || cells[j].weight == 0) {
+      rows.clear_row(j, V);
+      continue;
+    }
+    rows.load_row(j, row_at(j), V);
+    largest[j] = cells[j].largest, weight[j] = cells[j].weight;
+    bound[j] = cells[j].bound, upstream[j] = cells[j].upstream;
+  }
+  for (int64_t k = 0; k < V; k++)
+    for (acc_t* x = rows.element[k]; x < rows.element[k] + kRowLanes; x += L::kWidth) {
+      const int64_t j = x - rows.element[k];
+      L::store(x, exponential(L::load(x), L::load(largest + j)) * L::load(weight + j));
+    }
+  for (int j = 0; j < n; j++) {
+    rows.element[cells[j].blank][j] -= cells[j].blank_posterior;
+    if (cells[j].label >= 0) rows.element[cells[j].label][j] -= cells[j].label_posterior;
+  }
+  for (int64_t k = 0; k < V; k++)
+    for (acc_t* x = rows.element[k]; x < rows.element[k] + kRowLanes; x += L::kWidth) {
+      const int64_t j = x - rows.element[k];
+      L::store(x, finished(L::load(x), L::load(bound + j), L::load(upstream + j)));
+    }
+  for (int j = 0; j < n; j++)
+    for (int64_t k = 0; k < V; k++) out_at(j)[k] = store<scalar_t>(rows.element[k][j]);
+}
+
+// kStream is for logits in float, on lanes of float.
+template <bool kStream, typename Real, typename scalar_t>
+void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t last) {
+  using acc_t = typename Lanes<Real>::Scalar;
+  const Batch& batch = p.batch;
+  const FrontLayout layout = batch.layout();
+  const acc_t* softmax = static_cast<const acc_t*>(p.softmax);
+  const bool logits = p.normalizer == Normalizer::kSoftmax;
+  const bool short_rows = logits && batch.V < kRowLanes;
+  for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
+    const int64_t U = batch.label_lengths[b], end_of_cells = std::min(end, cells_in_frame(batch, b, t));
+    const PosteriorPlanes<acc_t> posteriors(p.posteriors, batch, b);
+    const auto row_at = [&](int64_t u) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u); };
+    const auto out_at = [&](int64_t u) {
+      return static_cast<scalar_t*>(p.grad_x) + (row_of_start + u - start) * batch.V;
+    };
+    const auto cell_at = [&](int64_t u) {
+      const int64_t slot = layout.slot(batch.topology.front(t, u), u), r = row_of_start + u - start;
+      Cell<acc_t> cell = {batch.blank, -1, posteriors.blank[slot],      0,
+                          0,           0,  static_cast<acc_t>(p.clamp), static_cast<acc_t>(p.grad_loss[b])};
+      if (u < U) {
+        cell.label = batch.labels[b * (batch.U1 - 1) + u];
+        cell.label_posterior = posteriors.label[slot];
+      }
+      cell.weight = cell.blank_posterior + cell.label_posterior;
+      if (logits) {
+        cell.largest = softmax[r];
+        cell.weight /= softmax[batch.rows() + r];
+      }
+      return cell;
+    };
+    int64_t u = start;
+    for (; short_rows && u < end_of_cells; u += kRowLanes) {
+      const int n = static_cast<int>(std::min<int64_t>(kRowLanes, end_of_cells - u));
+      Cell<acc_t> cells[kRowLanes];
+      for (int j = 0; j < n; j++) cells[j] = cell_at(u + j);
+      gradient_short_rows<Real>([&](int j) { return row_at(u + j); }, [&](int j) { return out_at(u + j); }, n, batch.V,
+                                cells);
+    }
+    for (; u < end_of_cells; u++) {
+      const Cell<acc_t> cell = cell_at(u);
+      scalar_t* out = out_at(u);
+      if (logits && cell.weight != 0) {
+        gradient_row<kStream, Real>(row_at(u), out, batch.V, cell);
+        continue;
+      }
+      std::fill_n(out, batch.V, store<scalar_t>(acc_t(0) * cell.weight));  // 0, or NaN
+      if (cell.weight == 0) continue;
+      out[cell.blank] = store<scalar_t>(finished(-cell.blank_posterior, cell.bound, cell.upstream));
+      if (u < U) out[cell.label] = store<scalar_t>(finished(-cell.label_posterior, cell.bound, cell.upstream));
+    }
+    u = std::max(start, end_of_cells);
+    std::fill_n(out_at(u), (end - u) * batch.V, store<scalar_t>(acc_t(0)));  // padding
+  });
+#if defined(__x86_64__)
+  if (kStream) _mm_sfence();
+#endif
+}
+
+template <typename Real>
+void score_backward_of(const ScoreBackwardParams& p, int64_t first, int64_t last) {
+  const FlushDenormals flush;
+  dispatch(p.x.dtype, [&](auto scalar) {
+    using scalar_t = decltype(scalar);
+    if constexpr (std::is_same_v<Real, double> || !std::is_same_v<scalar_t, double>) {
+      constexpr bool kCanStream = std::is_same_v<scalar_t, float> && !std::is_same_v<Real, double>;
+      const bool stream = p.normalizer == Normalizer::kSoftmax && p.batch.rows() * p.batch.V > kStreamFrom;
+      kCanStream&& stream ? score_backward_rows<kCanStream, Real, scalar_t>(p, first, last)
+                          : score_backward_rows<false, Real, scalar_t>(p, first, last);
+    }
+  });
+}
+
+void float_score_backward(const ScoreBackwardParams& p, int64_t first, int64_t last) {
+  score_backward_of<Floats>(p, first, last);
+}

@@ -1,7 +1,7 @@
 // Includes the core and RNNT_KERNELS once per instruction set, in a namespace and target region of its own, with
-// `Floats` the widest vector of float there; RNNT_DISPATCH(function)(...) calls the best this machine runs, RNNT_FUSED
-// and RNNT_MAXIMUM are what vector extensions cannot say. One object
-// file holds them all: no flag of the build names an instruction set, and the text names none.
+// `Floats` the widest vector of float there. RNNT_DISPATCH(function)(...) calls the best this machine runs. One object
+// file holds them all: no flag of the build names an instruction set, and the kernels' text names none; RNNT_FUSED and
+// RNNT_MAXIMUM are what the compiler's vector extensions cannot say.
 //
 // All other headers have to be included before, outside the regions: a function of theirs that is first seen inside one
 // would be compiled for it, and could be the copy the linker keeps.

@@ -143,7 +143,7 @@ class RNNTLoss(torch.nn.Module):
         validate: Optional[bool] = None,
     ):
         super().__init__()
-        _check_options(reduction, clamp, topology)
+        _check_options(reduction, clamp, topology, validate)
         self.blank = blank
         self.reduction = reduction
         self.from_logits = from_logits
@@ -165,7 +165,7 @@ class RNNTLoss(torch.nn.Module):
 
 
 def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, validate):
-    _check_options(reduction, clamp, topology)
+    _check_options(reduction, clamp, topology, validate)
     _check_tensors(name, x, labels, input_lengths, label_lengths)
     blank = _class_of(blank, x.shape[3])
     keep = torch.is_grad_enabled() and x.requires_grad
@@ -183,13 +183,15 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, cl
     return loss.sum() / label_lengths.to(loss.device).sum().clamp(min=1)
 
 
-def _check_options(reduction, clamp, topology) -> None:
+def _check_options(reduction, clamp, topology, validate) -> None:
     if reduction not in _REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
     if topology not in _TOPOLOGIES:
         raise ValueError(f"topology must be one of {', '.join(_TOPOLOGIES)}, got {topology!r}")
     if clamp is not None and not (isinstance(clamp, (int, float)) and clamp > 0):
         raise ValueError(f"clamp must be None or a number > 0, got {clamp!r}")
+    if validate not in (None, True, False):
+        raise ValueError(f"validate must be None, True or False, got {validate!r}")
 
 
 def _check_tensors(name, x, labels, input_lengths, label_lengths) -> None:

@@ -28,9 +28,10 @@ struct Rows {
   int64_t row_offset(int64_t b, int64_t t, int64_t u) const { return b * stride_b + t * stride_t + u * stride_u; }
 };
 
-// Arc values of all utterances, each in its own front layout.
-struct Arcs {
-  void* planes;  // acc_t [4, B, S]: mantissa and exponent of blank, mantissa and exponent of label
+// Arc values or posteriors: planes of S = slots of the front layout for each utterance, [4, S] or [2, S].
+struct Planes {
+  void* data;        // acc_t
+  int64_t stride_b;  // from one utterance's planes to the next's; 0 where one after the other uses the same
   bool wide;
 };
 
@@ -43,20 +44,20 @@ struct ScoreParams {
   Batch batch;
   Rows x;  // [B, T, U1, V]
   Normalizer normalizer;
-  void* softmax;  // out: acc_t [2, B, T, U1], maximum and sum; null without a normalizer
-  Arcs arcs;      // out
+  void* softmax;  // out: acc_t [2, B, T, U1], maximum and sum; may be null
+  Planes arcs;    // out: mantissa and exponent of blank, mantissa and exponent of label
 };
 
 struct LatticeParams {
   Batch batch;
-  Arcs arcs;
+  Planes arcs;
   double* loss;  // out: [B]
   void* shares;  // out: acc_t [B, S], share of the blank arrival; may be null
 };
 
 struct AlphaBetaParams {
   Batch batch;
-  Arcs arcs;      // wide
+  Planes arcs;    // wide
   double* loss;   // out: [B]
   double* alpha;  // out: [B, T, U1]
   double* beta;   // out: [B, T, U1]
@@ -66,8 +67,7 @@ struct PosteriorParams {
   Batch batch;
   const double* loss;  // [B]
   const void* shares;  // acc_t [B, S]
-  void* posteriors;    // out: acc_t [2, B, S], blank and label
-  bool wide;
+  Planes posteriors;   // out: of blank, of label
 };
 
 struct PosteriorFromAlphaBetaParams {
@@ -75,16 +75,15 @@ struct PosteriorFromAlphaBetaParams {
   Rows x;               // [B, T, U1, V], log-probabilities
   const double* alpha;  // [B, T, U1]
   const double* beta;   // [B, T, U1]
-  double* posteriors;   // out: [2, B, S]
+  Planes posteriors;    // out: of blank, of label; wide
 };
 
 struct ScoreBackwardParams {
   Batch batch;
   Rows x;  // [B, T, U1, V]; not read without a normalizer
   Normalizer normalizer;
-  const void* softmax;     // acc_t [2, B, T, U1]
-  const void* posteriors;  // acc_t [2, B, S]
-  bool wide;
+  const void* softmax;  // acc_t [2, B, T, U1]
+  Planes posteriors;
   const double* grad_loss;  // [B]
   double clamp;             // bound of d loss / d x before grad_loss; infinity: none
   void* grad_x;             // out: [B, T, U1, V], contiguous, of x's dtype

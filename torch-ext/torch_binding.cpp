@@ -6,10 +6,9 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -17,6 +16,7 @@
 #include <tuple>
 
 #include "../rnnt_loss/backend.h"
+#include "../rnnt_loss/cpu/isa.h"
 #include "registration.h"
 
 namespace {
@@ -84,6 +84,13 @@ Tensor new_tensor(const Tensor& like, std::initializer_list<int64_t> sizes, Scal
   return torch::stable::new_empty(like, sizes, dtype);
 }
 
+template <typename T>
+const T* data_of(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+
+constexpr double kNoClamp = std::numeric_limits<double>::infinity();
+
 Dtype dtype_of(const Tensor& x) {
   switch (x.scalar_type()) {
     case ScalarType::Float: return Dtype::kFloat32;
@@ -118,10 +125,11 @@ struct Call {
     labels = contiguous_as(labels, ScalarType::Long);
     input_lengths = contiguous_as(input_lengths, ScalarType::Long);
     label_lengths = contiguous_as(label_lengths, ScalarType::Long);
-    batch.labels = static_cast<const int64_t*>(labels.const_data_ptr());
-    batch.input_lengths = static_cast<const int64_t*>(input_lengths.const_data_ptr());
-    batch.label_lengths = static_cast<const int64_t*>(label_lengths.const_data_ptr());
+    batch.labels = data_of<int64_t>(labels);
+    batch.input_lengths = data_of<int64_t>(input_lengths);
+    batch.label_lengths = data_of<int64_t>(label_lengths);
     check_data(batch);
+    cpu::instruction_set();  // an error of its choice would lose its message on another thread
     // The kernels want the elements of a row side by side; rows may lie anywhere.
     if (batch.V > 1 && x.stride(3) != 1) x = torch::stable::contiguous(x);
   }
@@ -136,65 +144,56 @@ struct Call {
 
 // ---- threads
 
-template <typename Params>
-using RangeFunction = void (*)(const Params&, int64_t, int64_t);
+// Spreads the rows of one utterance over threads, or takes them itself where its caller is one of many threads.
+struct RowRunner {
+  const Batch& batch;
+  bool parallel;
 
-template <typename Params>
-void over_utterances(RangeFunction<Params> function, const Params& params) {
-  torch::stable::parallel_for(0, params.batch.B, 1,
-                              [&](int64_t first, int64_t last) { function(params, first, last); });
-}
+  template <typename Params>
+  void operator()(void (*function)(const Params&, int64_t, int64_t), const Params& params, int64_t b) const {
+    const int64_t rows = batch.T * batch.U1, first = b * rows, grain = std::max<int64_t>(1, kGrain / batch.V);
+    if (!parallel) return function(params, first, first + rows);
+    torch::stable::parallel_for(first, first + rows, grain, [&](int64_t r, int64_t end) { function(params, r, end); });
+  }
+  static constexpr int64_t kGrain = 65536;  // elements: what a thread is worth waking for
+};
 
-template <typename Params>
-void over_rows(RangeFunction<Params> function, const Params& params) {
-  const int64_t grain = std::max<int64_t>(1, 16384 / params.batch.V);  // enough work to be worth a thread
-  torch::stable::parallel_for(0, params.batch.rows(), grain,
-                              [&](int64_t first, int64_t last) { function(params, first, last); });
+// Calls work(b, planes, run_rows) for every utterance, which is finished, rows and lattice, while it is in the cache.
+// Many utterances go to threads whole; few, one after the other with their rows on all threads. planes: memory for
+// `count` planes, the work's own.
+template <typename Work>
+void each_utterance(const Batch& batch, bool wide, int count, Work work) {
+  const int64_t threads = torch::stable::get_num_threads(), elements = count * batch.layout().slots();
+  const bool spread = batch.B >= 2 * threads;
+  const auto run = [&](int64_t first, int64_t last) {
+    const std::unique_ptr<double[]> memory(new double[wide ? elements : (elements + 1) / 2]);  // not initialized
+    for (int64_t b = first; b < last; b++) work(b, Planes{memory.get(), 0, wide}, RowRunner{batch, !spread});
+  };
+  if (!spread) return run(0, batch.B);
+  const int64_t grain = std::max<int64_t>(1, RowRunner::kGrain / std::max<int64_t>(1, batch.T * batch.U1 * batch.V));
+  torch::stable::parallel_for(0, batch.B, grain, run);
 }
 
 // ---- ops
 
-// Arc scores of all cells, and the softmax's maximum and sum ([2, B, T, U1], or nothing).
-std::tuple<Tensor, Tensor> score(const Call& call, bool from_logits, bool wide) {
-  const Batch& batch = call.batch;
-  const ScalarType acc_type = wide ? ScalarType::Double : ScalarType::Float;
-  Tensor planes = new_tensor(call.x, {4, batch.B, call.slots()}, acc_type);
-  Tensor softmax =
-      from_logits ? new_tensor(call.x, {2, batch.B, batch.T, batch.U1}, acc_type) : new_tensor(call.x, {0}, acc_type);
-  const Normalizer normalizer = from_logits ? Normalizer::kSoftmax : Normalizer::kNone;
-  void* softmax_data = from_logits ? softmax.mutable_data_ptr() : nullptr;
-  over_rows(cpu::score, ScoreParams{batch, call.rows(), normalizer, softmax_data, {planes.mutable_data_ptr(), wide}});
-  return {planes, softmax};
-}
-
-// The gradient of x from the arcs' posteriors.
-Tensor score_backward(const Call& call, const Tensor& posteriors, const Tensor& softmax, bool from_logits,
-                      const Tensor& grad_loss, double clamp) {
-  const Batch& batch = call.batch;
-  check_sizes("grad_loss", grad_loss, {batch.B});
-  const Tensor upstream = contiguous_as(grad_loss, ScalarType::Double);
-  Tensor grad_x = new_tensor(call.x, {batch.B, batch.T, batch.U1, batch.V}, call.x.scalar_type());
-  const void* softmax_data = from_logits ? softmax.const_data_ptr() : nullptr;
-  over_rows(
-      cpu::score_backward,
-      ScoreBackwardParams{batch, call.rows(), from_logits ? Normalizer::kSoftmax : Normalizer::kNone, softmax_data,
-                          posteriors.const_data_ptr(), posteriors.scalar_type() == ScalarType::Double,
-                          static_cast<const double*>(upstream.const_data_ptr()), clamp, grad_x.mutable_data_ptr()});
-  return grad_x;
-}
+Normalizer normalizer_of(bool from_logits) { return from_logits ? Normalizer::kSoftmax : Normalizer::kNone; }
 
 std::tuple<Tensor, Tensor, Tensor> loss_forward(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                                                 const Tensor& label_lengths, int64_t blank, bool from_logits,
                                                 const std::string& topology, std::optional<double>, bool keep) {
   const Call call(x, labels, input_lengths, label_lengths, blank, topology_of(topology));
-  const auto [planes, softmax] = score(call, from_logits, call.is_double());
-  const int64_t B = call.batch.B;
-  Tensor loss = new_tensor(x, {B}, ScalarType::Double);
-  Tensor shares = new_tensor(x, {B, keep ? call.slots() : 0}, call.acc_type());
-  over_utterances(cpu::lattice, LatticeParams{call.batch,
-                                              {planes.mutable_data_ptr(), call.is_double()},
-                                              static_cast<double*>(loss.mutable_data_ptr()),
-                                              keep ? shares.mutable_data_ptr() : nullptr});
+  const Batch& batch = call.batch;
+  Tensor loss = new_tensor(x, {batch.B}, ScalarType::Double);
+  Tensor shares = new_tensor(x, {batch.B, keep ? call.slots() : 0}, call.acc_type());
+  Tensor softmax = keep && from_logits ? new_tensor(x, {2, batch.B, batch.T, batch.U1}, call.acc_type())
+                                       : new_tensor(x, {0}, call.acc_type());
+  void* softmax_data = keep && from_logits ? softmax.mutable_data_ptr() : nullptr;
+  void* share_data = keep ? shares.mutable_data_ptr() : nullptr;
+  double* losses = static_cast<double*>(loss.mutable_data_ptr());
+  each_utterance(batch, call.is_double(), 4, [&](int64_t b, const Planes& arcs, const RowRunner& run_rows) {
+    run_rows(cpu::score, {batch, call.rows(), normalizer_of(from_logits), softmax_data, arcs}, b);
+    cpu::lattice({batch, arcs, losses, share_data}, b, b + 1);
+  });
   return {torch::stable::to(loss, call.acc_type()), softmax, shares};
 }
 
@@ -203,18 +202,24 @@ Tensor loss_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& lab
                      int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
   const Call call(x, labels, input_lengths, label_lengths, blank, topology_of(topology));
   const Batch& batch = call.batch;
+  check_sizes("grad_loss", grad_loss, {batch.B});
   check_sizes("loss", loss, {batch.B});
   check_sizes("shares", shares, {batch.B, call.slots()});
   check_type("shares", shares, call.acc_type());
   if (from_logits) check_sizes("softmax", softmax, {2, batch.B, batch.T, batch.U1});
   check_type("softmax", softmax, call.acc_type());
-  const Tensor losses = contiguous_as(loss, ScalarType::Double), kept = torch::stable::contiguous(shares);
-  Tensor posteriors = new_tensor(x, {2, batch.B, call.slots()}, call.acc_type());
-  over_utterances(cpu::posteriors,
-                  PosteriorParams{batch, static_cast<const double*>(losses.const_data_ptr()), kept.const_data_ptr(),
-                                  posteriors.mutable_data_ptr(), call.is_double()});
-  return score_backward(call, posteriors, torch::stable::contiguous(softmax), from_logits, grad_loss,
-                        clamp.value_or(std::numeric_limits<double>::infinity()));
+  const Tensor upstream = contiguous_as(grad_loss, ScalarType::Double);
+  const Tensor losses = contiguous_as(loss, ScalarType::Double);
+  const Tensor kept_shares = torch::stable::contiguous(shares), kept_softmax = torch::stable::contiguous(softmax);
+  Tensor grad_x = new_tensor(x, {batch.B, batch.T, batch.U1, batch.V}, x.scalar_type());
+  each_utterance(batch, call.is_double(), 2, [&](int64_t b, const Planes& posteriors, const RowRunner& run_rows) {
+    cpu::posteriors({batch, data_of<double>(losses), kept_shares.const_data_ptr(), posteriors}, b, b + 1);
+    run_rows(cpu::score_backward,
+             {batch, call.rows(), normalizer_of(from_logits), from_logits ? kept_softmax.const_data_ptr() : nullptr,
+              posteriors, data_of<double>(upstream), clamp.value_or(kNoClamp), grad_x.mutable_data_ptr()},
+             b);
+  });
+  return grad_x;
 }
 
 std::tuple<Tensor, Tensor, Tensor> rnnt_forward(const Tensor& log_probs, const Tensor& labels,
@@ -222,15 +227,16 @@ std::tuple<Tensor, Tensor, Tensor> rnnt_forward(const Tensor& log_probs, const T
                                                 int64_t blank) {
   const Call call(log_probs, labels, input_lengths, label_lengths, blank, kStandard);
   const Batch& batch = call.batch;
-  const auto [planes, softmax] = score(call, /*from_logits=*/false, /*wide=*/true);
   Tensor loss = new_tensor(log_probs, {batch.B}, ScalarType::Double);
   Tensor alpha = new_tensor(log_probs, {batch.B, batch.T, batch.U1}, ScalarType::Double);
   Tensor beta = new_tensor(log_probs, {batch.B, batch.T, batch.U1}, ScalarType::Double);
-  over_utterances(cpu::alpha_beta, AlphaBetaParams{batch,
-                                                   {planes.mutable_data_ptr(), true},
-                                                   static_cast<double*>(loss.mutable_data_ptr()),
-                                                   static_cast<double*>(alpha.mutable_data_ptr()),
-                                                   static_cast<double*>(beta.mutable_data_ptr())});
+  double* losses = static_cast<double*>(loss.mutable_data_ptr());
+  double* alphas = static_cast<double*>(alpha.mutable_data_ptr());
+  double* betas = static_cast<double*>(beta.mutable_data_ptr());
+  each_utterance(batch, /*wide=*/true, 4, [&](int64_t b, const Planes& arcs, const RowRunner& run_rows) {
+    run_rows(cpu::score, {batch, call.rows(), Normalizer::kNone, nullptr, arcs}, b);
+    cpu::alpha_beta({batch, arcs, losses, alphas, betas}, b, b + 1);
+  });
   return {torch::stable::to(loss, call.acc_type()), alpha, beta};
 }
 
@@ -239,16 +245,21 @@ Tensor rnnt_backward(const Tensor& grad_loss, const Tensor& log_probs, const Ten
                      int64_t blank) {
   const Call call(log_probs, labels, input_lengths, label_lengths, blank, kStandard);
   const Batch& batch = call.batch;
+  check_sizes("grad_loss", grad_loss, {batch.B});
   check_sizes("alpha", alpha, {batch.B, batch.T, batch.U1});
   check_sizes("beta", beta, {batch.B, batch.T, batch.U1});
+  const Tensor upstream = contiguous_as(grad_loss, ScalarType::Double);
   const Tensor alphas = contiguous_as(alpha, ScalarType::Double), betas = contiguous_as(beta, ScalarType::Double);
-  Tensor posteriors = new_tensor(log_probs, {2, batch.B, call.slots()}, ScalarType::Double);
-  over_utterances(cpu::posteriors_from_alpha_beta,
-                  PosteriorFromAlphaBetaParams{batch, call.rows(), static_cast<const double*>(alphas.const_data_ptr()),
-                                               static_cast<const double*>(betas.const_data_ptr()),
-                                               static_cast<double*>(posteriors.mutable_data_ptr())});
-  return score_backward(call, posteriors, posteriors, /*from_logits=*/false, grad_loss,
-                        std::numeric_limits<double>::infinity());
+  Tensor grad_log_probs = new_tensor(log_probs, {batch.B, batch.T, batch.U1, batch.V}, log_probs.scalar_type());
+  each_utterance(batch, /*wide=*/true, 2, [&](int64_t b, const Planes& posteriors, const RowRunner& run_rows) {
+    cpu::posteriors_from_alpha_beta({batch, call.rows(), data_of<double>(alphas), data_of<double>(betas), posteriors},
+                                    b, b + 1);
+    run_rows(cpu::score_backward,
+             {batch, call.rows(), Normalizer::kNone, nullptr, posteriors, data_of<double>(upstream), kNoClamp,
+              grad_log_probs.mutable_data_ptr()},
+             b);
+  });
+  return grad_log_probs;
 }
 
 }  // namespace

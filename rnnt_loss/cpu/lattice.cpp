@@ -17,7 +17,8 @@ void lattice(const LatticeParams& p, int64_t first, int64_t last) {
 }
 
 void posteriors(const PosteriorParams& p, int64_t first, int64_t last) {
-  p.wide ? baseline::posteriors_of<double>(p, first, last) : RNNT_DISPATCH(float_posteriors)(p, first, last);
+  p.posteriors.wide ? baseline::posteriors_from_shares<double>(p, first, last)
+                    : RNNT_DISPATCH(float_posteriors)(p, first, last);
 }
 
 // What is always in double, on scalars.
@@ -35,7 +36,7 @@ void alpha_beta(const AlphaBetaParams& p, int64_t first, int64_t last) {
     double *alpha = p.alpha + b * cells, *beta = p.beta + b * cells;
     std::fill_n(alpha, cells, -INFINITY);
     std::fill_n(beta, cells, -INFINITY);
-    const ArcPlanes<double> arcs = arcs_of<double>(p.arcs, batch, b);
+    const ArcPlanes<double> arcs = arcs_of<double>(p.arcs, layout, b);
     arcs.clear_outside(batch.topology, layout, T, U);
     const auto keep_alpha = [&](int64_t f, int64_t u, Value<double> value, double) {
       const int64_t t = batch.topology.frame(f, u);
@@ -60,7 +61,7 @@ void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams& p, int64_t f
       const int64_t T = batch.input_lengths[b], U = batch.label_lengths[b], cells = batch.T * batch.U1;
       const double *alpha = p.alpha + b * cells, *beta = p.beta + b * cells;
       const int64_t* labels = batch.labels + b * (batch.U1 - 1);
-      const PosteriorPlanes<double> out(p.posteriors, batch, b);
+      const PosteriorPlanes<double> out = posteriors_of<double>(p.posteriors, layout, b);
       const double log_z = beta[0];
       const auto posterior = [&](double before, double score, double after) {
         if (std::isnan(log_z)) return log_z;

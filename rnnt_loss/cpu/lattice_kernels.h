@@ -9,9 +9,10 @@ void lattice_of(const LatticeParams& p, int64_t first, int64_t last) {
   std::vector<acc_t> alpha(2 * layout.stride);
   for (int64_t b = first; b < last; b++) {
     const int64_t T = batch.input_lengths[b], U = batch.label_lengths[b];
-    const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.arcs, batch, b);
+    const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.arcs, layout, b);
     arcs.clear_outside(batch.topology, layout, T, U);
     acc_t* shares = p.shares ? static_cast<acc_t*>(p.shares) + b * layout.slots() : nullptr;
+    if (shares) std::fill_n(shares, layout.slots(), acc_t(0));  // the sweep does not come everywhere
     const auto keep = [&](int64_t f, int64_t u, Value<Real>, Real share) RNNT_INLINE {
       if (shares) Lanes<Real>::store(shares + layout.slot(f, u), share);
     };
@@ -22,14 +23,14 @@ void lattice_of(const LatticeParams& p, int64_t first, int64_t last) {
 }
 
 template <typename Real>
-void posteriors_of(const PosteriorParams& p, int64_t first, int64_t last) {
+void posteriors_from_shares(const PosteriorParams& p, int64_t first, int64_t last) {
   using acc_t = typename Lanes<Real>::Scalar;
   const FlushDenormals flush;
   const Batch& batch = p.batch;
   const FrontLayout layout = batch.layout();
   std::vector<acc_t> occupancy(layout.stride);
   for (int64_t b = first; b < last; b++) {
-    const PosteriorPlanes<acc_t> out(p.posteriors, batch, b);
+    const PosteriorPlanes<acc_t> out = posteriors_of<acc_t>(p.posteriors, layout, b);
     if (!std::isfinite(p.loss[b])) {  // no path: all posteriors are 0; no loss: there are none
       std::fill_n(out.blank, layout.slots(), p.loss[b] == INFINITY ? acc_t(0) : acc_t(NAN));
       std::fill_n(out.label, layout.slots(), p.loss[b] == INFINITY ? acc_t(0) : acc_t(NAN));
@@ -45,4 +46,6 @@ void posteriors_of(const PosteriorParams& p, int64_t first, int64_t last) {
 }
 
 void float_lattice(const LatticeParams& p, int64_t first, int64_t last) { lattice_of<Floats>(p, first, last); }
-void float_posteriors(const PosteriorParams& p, int64_t first, int64_t last) { posteriors_of<Floats>(p, first, last); }
+void float_posteriors(const PosteriorParams& p, int64_t first, int64_t last) {
+  posteriors_from_shares<Floats>(p, first, last);
+}

@@ -1,19 +1,23 @@
 // Where the planes of one utterance lie.
 
 template <typename acc_t>
-ArcPlanes<acc_t> arcs_of(const Arcs& arcs, const Batch& batch, int64_t b) {
-  const int64_t slots = batch.layout().slots(), plane = batch.B * slots;
-  acc_t* first = static_cast<acc_t*>(arcs.planes) + b * slots;
-  return {first, first + plane, first + 2 * plane, first + 3 * plane};
+acc_t* planes_of(const Planes& planes, int64_t b) {
+  return static_cast<acc_t*>(planes.data) + b * planes.stride_b;
+}
+
+template <typename acc_t>
+ArcPlanes<acc_t> arcs_of(const Planes& arcs, const FrontLayout& layout, int64_t b) {
+  acc_t* first = planes_of<acc_t>(arcs, b);
+  return {first, first + layout.slots(), first + 2 * layout.slots(), first + 3 * layout.slots()};
 }
 
 template <typename acc_t>
 struct PosteriorPlanes {
   acc_t *blank, *label;
-
-  PosteriorPlanes(const void* posteriors, const Batch& batch, int64_t b) {
-    const int64_t slots = batch.layout().slots();
-    blank = static_cast<acc_t*>(const_cast<void*>(posteriors)) + b * slots;
-    label = blank + batch.B * slots;
-  }
 };
+
+template <typename acc_t>
+PosteriorPlanes<acc_t> posteriors_of(const Planes& posteriors, const FrontLayout& layout, int64_t b) {
+  acc_t* first = planes_of<acc_t>(posteriors, b);
+  return {first, first + layout.slots()};
+}

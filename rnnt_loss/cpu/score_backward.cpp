@@ -18,7 +18,8 @@ constexpr int64_t kStreamFrom = 1 << 20;
 namespace rnnt::cpu {
 
 void score_backward(const ScoreBackwardParams& p, int64_t first, int64_t last) {
-  p.wide ? baseline::score_backward_of<double>(p, first, last) : RNNT_DISPATCH(float_score_backward)(p, first, last);
+  p.posteriors.wide ? baseline::score_backward_of<double>(p, first, last)
+                    : RNNT_DISPATCH(float_score_backward)(p, first, last);
 }
 
 }  // namespace rnnt::cpu

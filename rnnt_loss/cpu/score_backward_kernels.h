@@ -126,7 +126,7 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
   const bool short_rows = logits && batch.V < kRowLanes;
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t U = batch.label_lengths[b], end_of_cells = std::min(end, cells_in_frame(batch, b, t));
-    const PosteriorPlanes<acc_t> posteriors(p.posteriors, batch, b);
+    const PosteriorPlanes<acc_t> posteriors = posteriors_of<acc_t>(p.posteriors, layout, b);
     const auto row_at = [&](int64_t u) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u); };
     const auto out_at = [&](int64_t u) {
       return static_cast<scalar_t*>(p.grad_x) + (row_of_start + u - start) * batch.V;

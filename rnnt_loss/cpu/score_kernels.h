@@ -12,7 +12,7 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t cells = cells_in_frame(batch, b, t), U = batch.label_lengths[b];
     const int64_t* labels = batch.labels + b * (batch.U1 - 1);
-    const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.arcs, batch, b);
+    const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.arcs, layout, b);
     // Arcs of up to kRowLanes cells become values together.
     for (int64_t u = start; u < std::min(end, cells); u += kRowLanes) {
       const int n = static_cast<int>(std::min<int64_t>(kRowLanes, std::min(end, cells) - u));
@@ -28,6 +28,8 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
             sum[j] = row_sum<Real>(row_at(j), batch.V, largest[j]);
           }
         }
+      }
+      if (softmax) {
         std::copy_n(largest, n, softmax + row_of_start + u - start);
         std::copy_n(sum, n, softmax + batch.rows() + row_of_start + u - start);
       }
@@ -51,8 +53,7 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
         if (u + j < U) arcs.set_label(slot, {values[2][j], values[3][j]});
       }
     }
-    if (p.normalizer == Normalizer::kNone) return;
-    for (int64_t u = std::max(start, cells); u < end; u++)  // padding
+    for (int64_t u = std::max(start, cells); softmax && u < end; u++)  // padding
       softmax[row_of_start + u - start] = softmax[batch.rows() + row_of_start + u - start] = 0;
   });
 }

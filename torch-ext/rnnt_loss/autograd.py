@@ -20,7 +20,7 @@ def _slots(x, topology):
 def _(x, labels, input_lengths, label_lengths, blank, from_logits, topology, clamp, keep):
     B, T, U1, _ = x.shape
     acc_type = _acc_type(x)
-    softmax = x.new_empty((2, B, T, U1) if from_logits else (0,), dtype=acc_type)
+    softmax = x.new_empty((2, B, T, U1) if keep and from_logits else (0,), dtype=acc_type)
     shares = x.new_empty((B, _slots(x, topology) if keep else 0), dtype=acc_type)
     return x.new_empty(B, dtype=acc_type), softmax, shares
 

@@ -68,8 +68,8 @@ double add_in_nats(double a, double b, bool wide, double* share) {
   return sum;
 }
 
-void exp2_floats(int64_t n, const float* x, float* y) {
-  for (int64_t i = 0; i < n; i++) y[i] = exp2_of(x[i]);
+void exp_floats(int64_t n, const float* x, float* y) {
+  for (int64_t i = 0; i < n; i++) y[i] = exp_of(x[i]);
 }
 void load_halves(int64_t n, const uint16_t* bits, float* y) {
   for (int64_t i = 0; i < n; i++) y[i] = load(float16{bits[i]});

@@ -41,6 +41,7 @@ struct LanesOfOne {
 template <>
 struct Lanes<float> : LanesOfOne<float> {
   using Int = int32_t;
+  using Uint = uint32_t;
   static constexpr int kBias = 127;
   RNNT_HD static float from_int(int32_t n) { return static_cast<float>(n); }
   RNNT_HD static float mul_add(float a, float b, float c) {
@@ -97,28 +98,31 @@ RNNT_HD Real power_of_two(Real n) {
   return Lanes<Real>::from_biased_exponent(select(biased > none, biased, none));
 }
 
-// 2^f for |f| <= 1/2. Minimax polynomial with p(0) = 1, relative error 2e-9 before rounding.
+// e^r for |r| <= ln(2) / 2. Minimax polynomial with p(0) = 1, relative error 2e-9 before rounding.
 template <typename Real>
-RNNT_HD Real exp2_fraction(Real f) {
-  constexpr float kCoefficients[] = {1.339887442e-03f, 9.618437358e-03f, 5.550332471e-02f,
-                                     2.402264791e-01f, 6.931472029e-01f, 1.0f};
-  Real p = splat<Real>(1.535336188e-04f);
+RNNT_HD Real exp_fraction(Real r) {
+  constexpr float kCoefficients[] = {8.374155316e-03f, 4.166800204e-02f, 1.666643126e-01f,
+                                     4.999999420e-01f, 1.000000032e+00f, 1.0f};
+  Real p = splat<Real>(1.384365349e-03f);
 #if !defined(__CUDACC__)
 #pragma GCC unroll 6
 #endif
-  for (const float coefficient : kCoefficients) p = Lanes<Real>::mul_add(p, f, splat<Real>(coefficient));
+  for (const float coefficient : kCoefficients) p = Lanes<Real>::mul_add(p, r, splat<Real>(coefficient));
   return p;
 }
-RNNT_HD double exp2_fraction(double f) { return ::exp2(f); }
+RNNT_HD double exp_fraction(double r) { return ::exp(r); }
 
-// 2^x for x <= 127; exactly 0 for x <= -127; NaN stays NaN.
+// e^x for x <= 88; exactly 0 for x < -87.7; NaN stays NaN.
 template <typename Real>
-RNNT_HD Real exp2_of(Real x) {
-  using Int = typename Lanes<Real>::Int;
+RNNT_HD Real exp_of(Real x) {
+  using L = Lanes<Real>;
   const Real round = splat<Real>(0x1.8p23f);  // leaves the nearest integer in a sum's low bits
-  x = maximum(splat<Real>(-127), x);
-  const Real rounded = x + round;
-  const Real power = from_bits<Real>((from_bits<Int>(rounded) << 23) + 0x3f800000);
-  return exp2_fraction(x - (rounded - round)) * power;
+  x = maximum(splat<Real>(-88), x);
+  const Real rounded = L::mul_add(x, splat<Real>(static_cast<float>(kLog2e)), round);
+  const Real n = rounded - round;
+  // ln 2 in two parts, the first of so few bits that n times it is exact, and so is what it leaves of x.
+  const Real rest = L::mul_add(n, splat<Real>(2.12194440e-4f), L::mul_add(n, splat<Real>(-0.693359375f), x));
+  const Real power = from_bits<Real>((from_bits<typename L::Uint>(rounded) << 23) + 0x3f800000u);
+  return exp_fraction(rest) * power;
 }
-RNNT_HD double exp2_of(double x) { return ::exp2(x); }
+RNNT_HD double exp_of(double x) { return ::exp(x); }

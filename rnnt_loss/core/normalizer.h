@@ -17,5 +17,5 @@ struct Softmax {
 // exp(x - maximum)
 template <typename Real>
 RNNT_HD Real exponential(Real x, Real maximum) {
-  return exp2_of((x - maximum) * static_cast<typename Lanes<Real>::Scalar>(kLog2e));
+  return exp_of(x - maximum);
 }

@@ -30,8 +30,9 @@ RNNT_HD Real radix_power(Real n) {
 template <typename Real>
 RNNT_HD Value<Real> value_from_nats(Wide<Real> nats) {
   const Wide<Real> log2 = nats * kLog2e, whole = nearest(log2), exponent = nearest(whole * (1.0 / kRadixBits));
-  const Wide<Real> rest = whole - exponent * kRadixBits;  // NaN for +inf, and for -inf
-  const Real mantissa = exp2_fraction(Lanes<Real>::narrow(log2 - whole)) * power_of_two(Lanes<Real>::narrow(rest));
+  const Wide<Real> fraction = (log2 - whole) * kLn2,
+                   rest = whole - exponent * kRadixBits;  // NaN for inf of either sign
+  const Real mantissa = exp_fraction(Lanes<Real>::narrow(fraction)) * power_of_two(Lanes<Real>::narrow(rest));
   const Real as_real = Lanes<Real>::narrow(exponent), none = splat<Real>(0);
   return {select(as_real == splat<Real>(-INFINITY), none, mantissa), as_real};
 }

@@ -5,6 +5,7 @@ template <>
 struct Lanes<Floats> {
   static constexpr int kWidth = sizeof(Floats) / sizeof(float), W = kWidth;
   typedef int32_t Int __attribute__((vector_size(4 * W)));
+  typedef uint32_t Uint __attribute__((vector_size(4 * W)));
   typedef uint16_t Half __attribute__((vector_size(2 * W)));
   typedef double Wide __attribute__((vector_size(8 * W)));
   using Scalar = float;

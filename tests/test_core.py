@@ -182,14 +182,14 @@ def test_the_core_compiles_for_cuda(tmp_path):
     source.write_text(f"""
         #include "{TESTS.parent}/rnnt_loss/core/core.h"
         using namespace rnnt;
-        __global__ void kernel(ArcPlanes<float> arcs, const float* logits, float* work, float16* shares, double* log_z) {{
+        __global__ void kernel(ArcPlanes<float> arcs, const float* logits, float* work, float16* shares, double* z) {{
           const FrontLayout layout = front_layout(kStandard, 7, 4);
           arcs.set_blank(0, Softmax<float>{{logits[0], 1}}.value(logits[1]));
           arcs.clear_outside(kStandard, layout, 7, 3);
           const auto keep = [=](int64_t f, int64_t u, Value<float>, float share) {{
             shares[layout.slot(f, u)] = store<float16>(share);
           }};
-          *log_z = forward<Sum, float>(kStandard, layout, 7, 3, arcs, work, work + layout.stride, keep);
+          *z = forward<Sum, float>(kStandard, layout, 7, 3, arcs, work, work + layout.stride, keep);
         }}
     """)
     subprocess.run(

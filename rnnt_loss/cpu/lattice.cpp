@@ -65,8 +65,8 @@ void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams& p, int64_t f
       const double log_z = beta[0];
       const auto posterior = [&](double before, double score, double after) {
         if (std::isnan(log_z)) return log_z;
-        // A dead end on either side, or no path at all: -inf is a value, never subtracted from itself.
-        return before == -INFINITY || score == -INFINITY || after == -INFINITY || log_z == -INFINITY
+        // A dead end on either side (both, where there is no path): -inf is a value, never subtracted from itself.
+        return before == -INFINITY || score == -INFINITY || after == -INFINITY
                    ? 0.0
                    : std::exp(before + score + after - log_z);
       };

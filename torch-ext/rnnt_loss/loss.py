@@ -168,6 +168,8 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, cl
     _check_options(reduction, clamp, topology, validate)
     _check_tensors(name, x, labels, input_lengths, label_lengths)
     blank = _class_of(blank, x.shape[3])
+    if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
+        raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
     keep = torch.is_grad_enabled() and x.requires_grad
     loss, _, _ = ops.loss_forward(
         x, labels, input_lengths, label_lengths, blank, name == "logits", topology, clamp, keep

@@ -86,7 +86,7 @@ struct ScoreBackwardParams {
   Planes posteriors;
   const double* grad_loss;  // [B]
   double clamp;             // bound of d loss / d x before grad_loss; infinity: none
-  void* grad_x;             // out: [B, T, U1, V], contiguous, of x's dtype
+  Rows grad_x;              // out: [B, T, U1, V], of x's dtype; may be x
 };
 
 }  // namespace rnnt

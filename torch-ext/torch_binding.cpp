@@ -103,6 +103,10 @@ Dtype dtype_of(const Tensor& x) {
   }
 }
 
+Rows rows_of(const Tensor& x) {
+  return {const_cast<void*>(x.const_data_ptr()), dtype_of(x), x.stride(0), x.stride(1), x.stride(2)};
+}
+
 Topology topology_of(const std::string& name) {
   check(name == "standard" || name == "modified", "topology must be standard or modified, got ", name);
   return name == "standard" ? kStandard : kModified;
@@ -137,9 +141,7 @@ struct Call {
   bool is_double() const { return x.scalar_type() == ScalarType::Double; }
   ScalarType acc_type() const { return is_double() ? ScalarType::Double : ScalarType::Float; }
   int64_t slots() const { return batch.layout().slots(); }
-  Rows rows() const {
-    return {const_cast<void*>(x.const_data_ptr()), dtype_of(x), x.stride(0), x.stride(1), x.stride(2)};
-  }
+  Rows rows() const { return rows_of(x); }
 };
 
 // ---- threads
@@ -180,7 +182,7 @@ Normalizer normalizer_of(bool from_logits) { return from_logits ? Normalizer::kS
 
 std::tuple<Tensor, Tensor, Tensor> loss_forward(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                                                 const Tensor& label_lengths, int64_t blank, bool from_logits,
-                                                const std::string& topology, std::optional<double>, bool keep) {
+                                                const std::string& topology, std::optional<double>, bool, bool keep) {
   const Call call(x, labels, input_lengths, label_lengths, blank, topology_of(topology));
   const Batch& batch = call.batch;
   Tensor loss = new_tensor(x, {batch.B}, ScalarType::Double);
@@ -197,9 +199,11 @@ std::tuple<Tensor, Tensor, Tensor> loss_forward(const Tensor& x, const Tensor& l
   return {torch::stable::to(loss, call.acc_type()), softmax, shares};
 }
 
-Tensor loss_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
-                     const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
-                     int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
+// The gradient of x goes to grad_x, which may be x.
+void loss_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
+                   const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
+                   int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp,
+                   const Tensor& grad_x) {
   const Call call(x, labels, input_lengths, label_lengths, blank, topology_of(topology));
   const Batch& batch = call.batch;
   check_sizes("grad_loss", grad_loss, {batch.B});
@@ -211,15 +215,30 @@ Tensor loss_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& lab
   const Tensor upstream = contiguous_as(grad_loss, ScalarType::Double);
   const Tensor losses = contiguous_as(loss, ScalarType::Double);
   const Tensor kept_shares = torch::stable::contiguous(shares), kept_softmax = torch::stable::contiguous(softmax);
-  Tensor grad_x = new_tensor(x, {batch.B, batch.T, batch.U1, batch.V}, x.scalar_type());
   each_utterance(batch, call.is_double(), 2, [&](int64_t b, const Planes& posteriors, const RowRunner& run_rows) {
     cpu::posteriors({batch, data_of<double>(losses), kept_shares.const_data_ptr(), posteriors}, b, b + 1);
     run_rows(cpu::score_backward,
              {batch, call.rows(), normalizer_of(from_logits), from_logits ? kept_softmax.const_data_ptr() : nullptr,
-              posteriors, data_of<double>(upstream), clamp.value_or(kNoClamp), grad_x.mutable_data_ptr()},
+              posteriors, data_of<double>(upstream), clamp.value_or(kNoClamp), rows_of(grad_x)},
              b);
   });
+}
+
+Tensor loss_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
+                     const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
+                     int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
+  Tensor grad_x = torch::stable::new_empty(x, x.sizes());
+  loss_gradient(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits, topology,
+                clamp, grad_x);
   return grad_x;
+}
+
+void loss_backward_(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
+                    const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
+                    int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
+  check(x.dim() == 4 && (x.size(3) == 1 || x.stride(3) == 1), "x must have contiguous rows to be overwritten");
+  loss_gradient(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits, topology,
+                clamp, x);
 }
 
 std::tuple<Tensor, Tensor, Tensor> rnnt_forward(const Tensor& log_probs, const Tensor& labels,
@@ -256,7 +275,7 @@ Tensor rnnt_backward(const Tensor& grad_loss, const Tensor& log_probs, const Ten
                                     b, b + 1);
     run_rows(cpu::score_backward,
              {batch, call.rows(), Normalizer::kNone, nullptr, posteriors, data_of<double>(upstream), kNoClamp,
-              grad_log_probs.mutable_data_ptr()},
+              rows_of(grad_log_probs)},
              b);
   });
   return grad_log_probs;
@@ -267,10 +286,13 @@ Tensor rnnt_backward(const Tensor& grad_loss, const Tensor& log_probs, const Ten
 STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
   ops.def(
       "loss_forward(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, bool from_logits, "
-      "str topology, float? clamp, bool keep) -> (Tensor loss, Tensor softmax, Tensor shares)");
+      "str topology, float? clamp, bool inplace_grad, bool keep) -> (Tensor loss, Tensor softmax, Tensor shares)");
   ops.def(
       "loss_backward(Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
       "Tensor loss, Tensor softmax, Tensor shares, int blank, bool from_logits, str topology, float? clamp) -> Tensor");
+  ops.def(
+      "loss_backward_(Tensor grad_loss, Tensor(a!) x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
+      "Tensor loss, Tensor softmax, Tensor shares, int blank, bool from_logits, str topology, float? clamp) -> ()");
   ops.def(
       "rnnt_forward(Tensor log_probs, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank) "
       "-> (Tensor loss, Tensor alpha, Tensor beta)");
@@ -282,6 +304,7 @@ STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
 STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
   ops.impl("loss_forward", TORCH_BOX(&loss_forward));
   ops.impl("loss_backward", TORCH_BOX(&loss_backward));
+  ops.impl("loss_backward_", TORCH_BOX(&loss_backward_));
   ops.impl("rnnt_forward", TORCH_BOX(&rnnt_forward));
   ops.impl("rnnt_backward", TORCH_BOX(&rnnt_backward));
 }

@@ -128,9 +128,7 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
     const int64_t U = batch.label_lengths[b], end_of_cells = std::min(end, cells_in_frame(batch, b, t));
     const PosteriorPlanes<acc_t> posteriors = posteriors_of<acc_t>(p.posteriors, layout, b);
     const auto row_at = [&](int64_t u) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u); };
-    const auto out_at = [&](int64_t u) {
-      return static_cast<scalar_t*>(p.grad_x) + (row_of_start + u - start) * batch.V;
-    };
+    const auto out_at = [&](int64_t u) { return static_cast<scalar_t*>(p.grad_x.data) + p.grad_x.row_offset(b, t, u); };
     const auto cell_at = [&](int64_t u) {
       const int64_t slot = layout.slot(batch.topology.front(t, u), u), r = row_of_start + u - start;
       Cell<acc_t> cell = {batch.blank, -1, posteriors.blank[slot],      0,
@@ -166,8 +164,8 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
       out[cell.blank] = store<scalar_t>(finished(-cell.blank_posterior, cell.bound, cell.upstream));
       if (u < U) out[cell.label] = store<scalar_t>(finished(-cell.label_posterior, cell.bound, cell.upstream));
     }
-    u = std::max(start, end_of_cells);
-    std::fill_n(out_at(u), (end - u) * batch.V, store<scalar_t>(acc_t(0)));  // padding
+    for (u = std::max(start, end_of_cells); u < end; u++)  // padding
+      std::fill_n(out_at(u), batch.V, store<scalar_t>(acc_t(0)));
   });
 #if defined(__x86_64__)
   if (kStream) _mm_sfence();
@@ -181,7 +179,9 @@ void score_backward_of(const ScoreBackwardParams& p, int64_t first, int64_t last
     using scalar_t = decltype(scalar);
     if constexpr (std::is_same_v<Real, double> || !std::is_same_v<scalar_t, double>) {
       constexpr bool kCanStream = std::is_same_v<scalar_t, float> && !std::is_same_v<Real, double>;
-      const bool stream = p.normalizer == Normalizer::kSoftmax && p.batch.rows() * p.batch.V > kStreamFrom;
+      // In place the line is in the cache already.
+      const bool stream =
+          p.normalizer == Normalizer::kSoftmax && p.grad_x.data != p.x.data && p.batch.rows() * p.batch.V > kStreamFrom;
       kCanStream&& stream ? score_backward_rows<kCanStream, Real, scalar_t>(p, first, last)
                           : score_backward_rows<false, Real, scalar_t>(p, first, last);
     }

@@ -85,6 +85,7 @@ def rnnt_loss_from_logits(
     clamp: Optional[float] = None,
     zero_infinity: bool = False,
     topology: str = "standard",
+    inplace_grad: bool = False,
     validate: Optional[bool] = None,
 ) -> Tensor:
     r"""RNN-transducer loss of logits, with the softmax fused.
@@ -97,6 +98,9 @@ def rnnt_loss_from_logits(
         logits: [B, T, U + 1, V], float32, float64, float16 or bfloat16, any strides (copied only if the elements of
             a row are not contiguous). -inf is an ordinary value.
         clamp: bound of d loss_b / d logits, as in `rnnt_loss`.
+        inplace_grad: in backward, write the gradient over the logits: no second V-wide tensor exists. The logits must
+            not be a leaf, expanded or overlapping, and nothing may read them after backward began; autograd tells if
+            a saved tensor would.
         labels, input_lengths, label_lengths, blank, reduction, zero_infinity, topology, validate: as in `rnnt_loss`.
 
     Returns:
@@ -118,7 +122,8 @@ def rnnt_loss_from_logits(
         >>> rnnt_loss_from_logits(logits, labels, *lengths).backward()
     """
     return _loss("logits", logits, labels, input_lengths, label_lengths, blank, reduction, clamp=clamp,
-                 zero_infinity=zero_infinity, topology=topology, validate=validate)  # fmt: skip
+                 zero_infinity=zero_infinity, topology=topology, validate=validate,
+                 inplace_grad=inplace_grad)  # fmt: skip
 
 
 class RNNTLoss(torch.nn.Module):
@@ -164,15 +169,18 @@ class RNNTLoss(torch.nn.Module):
     _OPTIONS = ("blank", "reduction", "from_logits", "clamp", "zero_infinity", "topology", "validate")
 
 
-def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, validate):
+def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, validate,
+          inplace_grad=False):  # fmt: skip
     _check_options(reduction, clamp, topology, validate)
     _check_tensors(name, x, labels, input_lengths, label_lengths)
     blank = _class_of(blank, x.shape[3])
     if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
         raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
     keep = torch.is_grad_enabled() and x.requires_grad
+    if inplace_grad and keep:
+        _check_overwritable(name, x)
     loss, _, _ = ops.loss_forward(
-        x, labels, input_lengths, label_lengths, blank, name == "logits", topology, clamp, keep
+        x, labels, input_lengths, label_lengths, blank, name == "logits", topology, clamp, inplace_grad, keep
     )
     if zero_infinity:
         loss = torch.where(loss == math.inf, 0.0, loss)
@@ -227,3 +235,18 @@ def _class_of(blank, V) -> int:
     if not -V <= index < V:
         raise ValueError(f"blank must be in [-{V}, {V}), got {index}")
     return index + V if index < 0 else index
+
+
+def _check_overwritable(name, x) -> None:
+    if x.is_leaf:
+        raise ValueError(f"{name} must not be a leaf with inplace_grad, got one: its values would be lost")
+    if x.shape[3] > 1 and x.stride(3) != 1:
+        raise ValueError(f"{name} must have contiguous rows with inplace_grad, got strides {list(x.stride())}")
+    covered = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape) if size > 1):
+        if stride < covered:
+            raise ValueError(
+                f"{name} must not be expanded or overlapping with inplace_grad, got shape {list(x.shape)} "
+                f"with strides {list(x.stride())}"
+            )
+        covered = stride * (size - 1) + covered

@@ -147,7 +147,7 @@ def test_native_ops_check_data_too(backend, name, index, value, wanted):
     x, *rest, blank = batch
     x = x.to(backend.device)
     ops = backend.rnnt.ops
-    for op, more in [(ops.rnnt_forward, ()), (ops.loss_forward, (True, "standard", None, False))]:
+    for op, more in [(ops.rnnt_forward, ()), (ops.loss_forward, (True, "standard", None, False, False))]:
         with pytest.raises(RuntimeError) as raised:
             op(x, *rest, blank, *more)
         assert_names(raised, f"{name}{list(index)}", wanted, str(value))

@@ -49,9 +49,10 @@ def test_opcheck_of_the_loss_ops(backend, dtype, blank, clamp, B, U, int32, from
     ids = [tensor.int() for tensor in ids] if int32 else ids
     ops, options = backend.rnnt.ops, (blank, from_logits, topology, clamp)
     for keep in (True, False):
-        check(ops.loss_forward, (x.detach().requires_grad_(keep), *ids, *options, keep))
-    loss, *kept = ops.loss_forward(x.detach(), *ids, *options, True)
+        check(ops.loss_forward, (x.detach().requires_grad_(keep), *ids, *options, False, keep))
+    loss, *kept = ops.loss_forward(x.detach(), *ids, *options, False, True)
     check(ops.loss_backward, (torch.ones_like(loss), x.detach(), *ids, loss, *kept, *options))
+    check(ops.loss_backward_, (torch.ones_like(loss), x.detach().clone(), *ids, loss, *kept, *options))
 
 
 @pytest.mark.parametrize("op", ["rnnt_forward", "rnnt_backward", "loss_forward", "loss_backward"])

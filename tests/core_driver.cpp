@@ -59,13 +59,16 @@ double run_lattice(int64_t T, int64_t U, bool modified, bool best_path, bool wid
   return function(T, U, topology, blank, label, blank_posterior, label_posterior, alpha, beta);
 }
 
-// e^a + e^b, and the share of a
-double add_in_nats(double a, double b, bool wide, double* share) {
-  if (wide) return nats_from_value(Sum::merge(value_from_nats<double>(a), value_from_nats<double>(b), *share));
-  float share_of_a;
-  const double sum = nats_from_value(Sum::merge(value_from_nats<float>(a), value_from_nats<float>(b), share_of_a));
-  *share = share_of_a;
-  return sum;
+// e^a + e^b, and the shares of both
+double add_in_nats(double a, double b, bool wide, double* share_of_a, double* share_of_b) {
+  const auto add = [&](auto real) {
+    using Real = decltype(real);
+    const Value<Real> sum = Sum::merge(value_from_nats<Real>(a), value_from_nats<Real>(b), real);
+    const Shares<Real> shares = shares_of(real);
+    *share_of_a = shares.first, *share_of_b = shares.second;
+    return nats_from_value(sum);
+  };
+  return wide ? add(0.0) : add(0.0f);
 }
 
 void exp_floats(int64_t n, const float* x, float* y) {

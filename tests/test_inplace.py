@@ -58,13 +58,15 @@ def test_whoever_saved_the_logits_is_told(backend):
     "wanted, make",
     [
         ("leaf", lambda w: w.detach().requires_grad_()),
+        ("view of one", lambda w: w.view(w.shape)),
+        ("view of one", lambda w: w.transpose(0, 1).transpose(0, 1)[:]),
         ("expanded or overlapping", lambda w: (w[:, :1] * 1).expand_as(w)),
         ("contiguous rows", lambda w: (w.transpose(2, 3) * 1).contiguous().transpose(2, 3)),
         ("expanded or overlapping", lambda w: (w * 1).flatten().as_strided(w.shape, (9, 9, 9, 1))),
     ],
 )
 def test_what_cannot_be_overwritten_is_refused(backend, wanted, make):
-    with pytest.raises(ValueError, match=f"logits must .*{wanted}.*, got"):
+    with pytest.raises(ValueError, match=f"logits must .*{wanted}"):
         overwritten(backend, RAGGED, make)
 
 

@@ -183,6 +183,23 @@ def test_long_logits_in_float32(backend, noise, logits):
         assert error.max() <= 1e-5 * largest, f"in frames from {frames.start}: {error.max():.3g} of {largest:.3g}"
 
 
+@pytest.mark.parametrize("T, U, V", [(300, 40, 100), (60, 10, 7), (50, 0, 500)])
+@pytest.mark.parametrize("peak", [5.0, 12.0, 20.0])
+@TOPOLOGIES
+def test_a_confident_model_keeps_its_gradient(backend, T, U, V, peak, topology):
+    """Probabilities near 1 along one alignment: the gradient is what they lack, and no difference of ones has it."""
+    batch = random_batch(1, T, U, V)
+    batch.x[..., 0] += peak
+    for u in range(U):
+        batch.x[0, int((u + 0.5) * T / U), u, batch.labels[0, u]] += 2 * peak
+    batch = batch.to(torch.float32)
+    loss, grad = backend.loss_and_grad(batch, poisoned=False, topology=topology)
+    truth = Twin(batch, True, topology)
+    assert (loss - truth.loss).abs() < 1e-7 * (T + U)
+    error, largest = (grad - truth.grad).abs().max(), truth.grad.abs().max()
+    assert error <= 1e-5 * largest, f"{error:.3g} of {largest:.3g}"
+
+
 @pytest.mark.parametrize("B, T, U, V", [(1, 1500, 200, 3), (1, 4, 1100, 3), (2, 1500, 1, 2)])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 60.0])
 @TOPOLOGIES

@@ -10,12 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 from kernels._rust import Build, Metadata
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "torch-ext" / "rnnt_loss"

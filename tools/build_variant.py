@@ -10,11 +10,14 @@ what they are made from, so that a build does only what a change asks for.
 
 from __future__ import annotations
 
+import argparse
+import fcntl
 import hashlib
 import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,10 +25,7 @@ import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
+import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 REGISTRATION_H = """\
@@ -58,14 +58,23 @@ def add_op_namespace_prefix(op_name: str):
 
 
 def git(*arguments: str) -> str | None:
+    if shutil.which("git") is None:
+        return None
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def compiler() -> list[str]:
+    command = shlex.split(os.environ.get("CXX", "g++"))
+    if not command or shutil.which(command[0]) is None:
+        sys.exit(f"there is no C++ compiler {' '.join(command)!r}: install g++ or set CXX")
+    return command
 
 
 def unique_id(sources: list[Path]) -> str:
     """kernel-builder's: the commit's tree, marked when tracked files differ from it. Without git, of the sources."""
     tree = git("rev-parse", "HEAD^{tree}")
-    if tree is None:
+    if tree is None or git("rev-parse", "--show-prefix"):  # no repository, or another one around this folder
         return digest(*(source.read_bytes() for source in sources))[:7]
     return tree[:7] + ("_dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
 
@@ -164,7 +173,7 @@ class Variant:
             # gcc's own vector intrinsics start from what it then calls uninitialized
             warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-uninitialized", "-Wno-maybe-uninitialized"]
             command = [
-                os.environ.get("CXX", "g++"),
+                *compiler(),
                 "-fPIC",
                 "-fvisibility=hidden",
                 "-fno-gnu-unique",
@@ -172,11 +181,11 @@ class Variant:
                 *(warnings if source.parent.name != "torch-ext" else []),
                 *common,
             ]
-        compiler = subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout
+        version = subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout
         headers = sorted(path for path in self.listed if path.suffix in {".h", ".cuh", ".inc"})
         key = digest(
             " ".join(command).encode(),
-            compiler,
+            version,
             self.torch_version().encode(),
             REGISTRATION_H.encode(),
             *(path.read_bytes() for path in [source, *headers]),
@@ -198,7 +207,6 @@ class Variant:
 
     def build(self) -> None:
         print(f"building {self.folder.relative_to(ROOT)}", flush=True)
-        self.objects.mkdir(parents=True, exist_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_if_changed(ROOT / "torch-ext" / "registration.h", REGISTRATION_H)
         work = [
@@ -212,7 +220,7 @@ class Variant:
         library = self.folder / f"{self.ops}.abi3.so"
         # libtorch by name: a CUDA variant takes the current stream from it, and nothing else would bring it in.
         command = [
-            os.environ.get("CXX", "g++"),
+            *compiler(),
             "-shared",
             *objects,
             f"-L{self.torch_root / 'lib'}",
@@ -221,7 +229,7 @@ class Variant:
             "-Wl,--as-needed",
             "-ltorch_cpu",
         ]
-        partial = self.folder / f".{os.getpid()}.so"
+        partial = self.objects / "linked.so"
         subprocess.run([*command, "-o", str(partial)], check=True)
         partial.replace(library)
         package = ROOT / "torch-ext" / self.package
@@ -258,5 +266,15 @@ class Variant:
         }
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("backend", choices=["cpu", "cuda"])
+    variant = Variant(parser.parse_args().backend)
+    variant.objects.mkdir(parents=True, exist_ok=True)
+    with open(variant.objects / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time, the second finds the first's work done
+        variant.build()
+
+
 if __name__ == "__main__":
-    Variant(sys.argv[1] if len(sys.argv) > 1 else "cpu").build()
+    main()

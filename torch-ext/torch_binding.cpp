@@ -122,6 +122,13 @@ struct Call {
     check(x.dim() == 4, "the scores must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
     batch = {x.size(0), x.size(1), x.size(2), x.size(3), nullptr, nullptr, nullptr, blank, topology};
     check(batch.U1 >= 1, "the scores must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
+    dtype_of(x);
+    for (const Tensor& integers : {labels, input_lengths, label_lengths}) {
+      const ScalarType type = integers.scalar_type();
+      check(integers.is_cpu() && (type == ScalarType::Int || type == ScalarType::Long),
+            "labels, input_lengths and label_lengths must be int32 or int64 on the CPU, got ",
+            torch::headeronly::toString(type));
+    }
     check(0 <= blank && blank < batch.V, "blank must be in [0, ", batch.V, "), got ", blank);
     check_sizes("labels", labels, {batch.B, batch.U1 - 1});
     check_sizes("input_lengths", input_lengths, {batch.B});
@@ -133,7 +140,7 @@ struct Call {
     batch.input_lengths = data_of<int64_t>(input_lengths);
     batch.label_lengths = data_of<int64_t>(label_lengths);
     check_data(batch);
-    cpu::instruction_set();  // an error of its choice would lose its message on another thread
+    cpu::instruction_set();  // whatever may throw does it here: on another thread its message would be lost
     // The kernels want the elements of a row side by side; rows may lie anywhere.
     if (batch.V > 1 && x.stride(3) != 1) x = torch::stable::contiguous(x);
   }
@@ -208,6 +215,7 @@ void loss_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& label
   const Batch& batch = call.batch;
   check_sizes("grad_loss", grad_loss, {batch.B});
   check_sizes("loss", loss, {batch.B});
+  check(clamp.value_or(kNoClamp) > 0, "clamp must be > 0, got ", clamp.value_or(kNoClamp));
   check_sizes("shares", shares, {batch.B, call.slots()});
   check_type("shares", shares, call.acc_type());
   if (from_logits) check_sizes("softmax", softmax, {2, batch.B, batch.T, batch.U1});

@@ -58,6 +58,7 @@ struct Lanes<float> : LanesOfOne<float> {
 
 template <>
 struct Lanes<double> : LanesOfOne<double> {
+  using Int = int64_t;
   static constexpr int kBias = 1023;
   RNNT_HD static double from_biased_exponent(double biased) {
     return from_bits<double>(static_cast<int64_t>(biased) << 52);

@@ -40,8 +40,8 @@ struct ArcPlanes {
 };
 
 // log Z in nats; -inf where no path exists, NaN where an arc of any cell is NaN, also one that leads out of the
-// lattice. keep(front, u, alpha, share of the blank arrival) is called for the nodes of every front but the first.
-// mantissas, exponents: [stride], the alpha of one front.
+// lattice. keep(front, u, alpha, shares of the blank and the label arrival) is called for the nodes of every front but
+// the first. mantissas, exponents: [stride], the alpha of one front.
 template <typename Merge, typename Real, typename Scalar, typename Keep>
 RNNT_HD double forward(Topology topology, FrontLayout layout, int64_t T, int64_t U, ArcPlanes<Scalar> arcs,
                        Scalar* mantissas, Scalar* exponents, Keep keep) {
@@ -85,7 +85,8 @@ RNNT_HD void flow(Topology topology, FrontLayout layout, int64_t T, int64_t U, c
     const int64_t first = topology.first_label(f, T) / L::kWidth * L::kWidth;
     for (int64_t u = topology.last_label(f + 1, U) / L::kWidth * L::kWidth; u >= first; u -= L::kWidth) {
       const Real node = L::load(occupancy + u);
-      const Real by_blank = L::load(shares + layout.slot(f + 1, u)) * node, by_label = node - by_blank;
+      const Shares<Real> share = shares_of(L::load(shares + layout.slot(f + 1, u)));
+      const Real by_blank = share.first * node, by_label = share.second * node;
       const Real label = L::shift_down(by_label, above);
       above = by_label;
       L::store(occupancy + u, by_blank + label);

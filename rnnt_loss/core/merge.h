@@ -1,6 +1,21 @@
-// How the values that arrive at a node become one, and the share of it that came by the first of them (README,
-// eq. 3). Sum gives the total probability; its shares are posteriors of the arc given the node. Max keeps the better
-// value; its shares are 0 and 1, so that the flow back through them is the best path.
+// How the values that arrive at a node become one, and their shares of it (README, eq. 3). Sum gives the total
+// probability; its shares are the posteriors of the arcs given the node. Max keeps the better value; its shares are 0
+// and 1, so that the flow back through them is the best path.
+//
+// Of the two shares the smaller is kept, with a minus sign (that of -0 counts) where it is the second's. So both keep
+// their relative precision: a posterior of 1e-20 beside one of 1 is as exact as that.
+
+template <typename Real>
+struct Shares {
+  Real first, second;
+};
+
+template <typename Real>
+RNNT_HD Shares<Real> shares_of(Real kept) {
+  const auto is_seconds = from_bits<typename Lanes<Real>::Int>(kept) < 0;
+  const Real smaller = select(is_seconds, -kept, kept), larger = splat<Real>(1) - smaller;
+  return {select(is_seconds, larger, smaller), select(is_seconds, smaller, larger)};
+}
 
 // Both mantissas brought to the larger exponent; exactly 0 where a value is too small to show.
 template <typename Real>
@@ -16,21 +31,21 @@ RNNT_HD Aligned<Real> aligned(Value<Real> a, Value<Real> b) {
 
 struct Sum {
   template <typename Real>
-  RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& share_of_a) {
+  RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& shares) {
     const Aligned<Real> x = aligned(a, b);
-    const Real sum = x.a + x.b;
-    const Real none = splat<Real>(0);
-    share_of_a = select(sum > none, x.a / sum, none);  // where nothing arrives there is no share
+    const Real sum = x.a + x.b, none = splat<Real>(0);
+    const Real smaller = select(sum > none, select(x.a > x.b, -x.b, x.a) / sum, none);  // nothing arrives: no shares
+    shares = smaller;
     return normalised(Value<Real>{sum, x.exponent});
   }
 };
 
 struct Max {  // a tie goes to the first
   template <typename Real>
-  RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& share_of_a) {
+  RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& shares) {
     const Aligned<Real> x = aligned(a, b);
     const Real none = splat<Real>(0);
-    share_of_a = select(x.a >= x.b, select(x.a > none, splat<Real>(1), none), none);
+    shares = select(x.a >= x.b, select(x.a > none, -none, none), none);
     // Adding 0 times the loser keeps a NaN on either side.
     return normalised(Value<Real>{select(x.a >= x.b, x.a, x.b) + none * (x.a + x.b), x.exponent});
   }

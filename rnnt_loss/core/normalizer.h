@@ -1,15 +1,16 @@
-// How a V-wide row becomes the values of its arcs (README, eq. 8). The maximum and the sum are kept apart: x - maximum
-// is exact where it matters, a float log-sum-exp of a peaked row is not.
+// How a V-wide row becomes the values of its arcs (README, eq. 8). The maximum and the rest are kept apart: x - maximum
+// is exact where it matters, a float log-sum-exp of a peaked row is not; and where the maximum has nearly all of the
+// probability, the rest still says what it lacks.
 
-// sum is that of exp(x - maximum). A NaN, a +inf or nothing but -inf in the row makes the sum NaN. Without a
-// normalizer the maximum is 0 and the sum 1.
+// rest is the sum of exp(x - maximum) less the 1 of the maximum itself. A NaN, a +inf or nothing but -inf in the row
+// makes it NaN. Without a normalizer both are 0.
 template <typename Real>
 struct Softmax {
-  Real maximum, sum;
+  Real maximum, rest;
 
-  // exp(x) / exp(maximum) / sum
+  // exp(x - maximum) / (1 + rest)
   RNNT_HD Value<Real> value(Real x) const {
-    const Value<Real> over_sum = {splat<Real>(1) / sum, splat<Real>(0)};
+    const Value<Real> over_sum = {splat<Real>(1) / (splat<Real>(1) + rest), splat<Real>(0)};
     return normalised(value_from_nats<Real>(Lanes<Real>::widen(x) - Lanes<Real>::widen(maximum)) * over_sum);
   }
 };

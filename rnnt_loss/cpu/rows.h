@@ -43,33 +43,52 @@ acc_t row_maximum(const scalar_t* row, int64_t V) {
   return fold(lanes, [](Real a, Real b) RNNT_INLINE { return maximum(a, b); });
 }
 
-// The sum of exp(x - largest).
+// The sum of exp(x - largest) less the 1 of the largest: terms of 1 are counted, the others added by themselves.
+template <typename Real>
+struct Rest {
+  Real sum, ones;
+
+  RNNT_HD void add(Real x, Real largest) {
+    const auto is_largest = x == largest;
+    const Real none = splat<Real>(0);
+    sum += select(is_largest, none, exponential(x, largest));
+    ones += select(is_largest, splat<Real>(1), none);
+  }
+};
+
 template <typename Real, typename scalar_t, typename acc_t = typename Lanes<Real>::Scalar>
-acc_t row_sum(const scalar_t* row, int64_t V, acc_t largest) {
+acc_t row_rest(const scalar_t* row, int64_t V, acc_t largest) {
   using L = Lanes<Real>;
+  constexpr int kVectors = Block<Real>::kVectors;
   const Real top = splat<Real>(largest), none = splat<Real>(-INFINITY);
   const auto plus = [](Real a, Real b) RNNT_INLINE { return a + b; };
-  double sum = 0;
+  double sum = 0, ones = 0;
   for (int64_t start = 0; start < V; start += kBlock) {
-    Block<Real> lanes = {};
+    Block<Real> sums = {}, counts = {};
+    const auto add = [&](int i, Real x) RNNT_INLINE {
+      Rest<Real> rest = {sums.vector[i], counts.vector[i]};
+      rest.add(x, top);
+      sums.vector[i] = rest.sum, counts.vector[i] = rest.ones;
+    };
     const int64_t end = std::min(V, start + kBlock);
     int64_t k = start;
     for (; k + kRowLanes <= end; k += kRowLanes) {
       __builtin_prefetch(row + k + V);  // the next row, while this one is in the cache and its arithmetic goes on
       const Block<Real> x = Block<Real>::load(row + k);
 #pragma GCC unroll 16
-      for (int i = 0; i < Block<Real>::kVectors; i++) lanes.vector[i] += exponential(x.vector[i], top);
+      for (int i = 0; i < kVectors; i++) add(i, x.vector[i]);
     }
     if (k < end) {  // the row's last block, less what is counted already
       const Block<Real> x = Block<Real>::load(row + end - kRowLanes);
-      for (int i = 0; i < Block<Real>::kVectors; i++) {
+      for (int i = 0; i < kVectors; i++) {
         const auto counted = L::iota() + i * L::kWidth < static_cast<int>(kRowLanes - (end - k));
-        lanes.vector[i] += exponential(select(counted, none, x.vector[i]), top);
+        add(i, select(counted, none, x.vector[i]));
       }
     }
-    sum += fold(lanes, plus);
+    sum += fold(sums, plus);
+    ones += fold(counts, plus);
   }
-  return static_cast<acc_t>(sum);
+  return static_cast<acc_t>(sum + (ones - 1) + (largest - largest));  // NaN where the largest is infinite or NaN
 }
 
 // Up to kRowLanes rows of V < kRowLanes elements, turned: element k of row j is at [k][j].
@@ -86,17 +105,18 @@ struct ShortRows {
   }
 };
 
-// Maximum and sum of n short rows; row_at(j) is row j.
+// The softmax of n short rows; row_at(j) is row j.
 template <typename Real, typename RowAt, typename acc_t = typename Lanes<Real>::Scalar>
-void short_rows_softmax(RowAt row_at, int n, int64_t V, acc_t* largest, acc_t* sum) {
+void short_rows_softmax(RowAt row_at, int n, int64_t V, acc_t* largest, acc_t* rest) {
   using L = Lanes<Real>;
   ShortRows<acc_t> rows;
   for (int j = 0; j < kRowLanes; j++) j < n ? rows.load_row(j, row_at(j), V) : rows.clear_row(j, V);
   for (int j = 0; j < kRowLanes; j += L::kWidth) {
-    Real top = L::load(rows.element[0] + j), total = splat<Real>(0);
+    Real top = L::load(rows.element[0] + j);
+    Rest<Real> others = {splat<Real>(0), splat<Real>(0)};
     for (int64_t k = 1; k < V; k++) top = maximum(L::load(rows.element[k] + j), top);
-    for (int64_t k = 0; k < V; k++) total += exponential(L::load(rows.element[k] + j), top);
+    for (int64_t k = 0; k < V; k++) others.add(L::load(rows.element[k] + j), top);
     L::store(largest + j, top);
-    L::store(sum + j, total);
+    L::store(rest + j, others.sum + (others.ones - splat<Real>(1)) + (top - top));
   }
 }

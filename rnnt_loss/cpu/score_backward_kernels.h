@@ -6,13 +6,17 @@
 // What the gradient of one row needs besides the row.
 template <typename acc_t>
 struct Cell {
-  int64_t blank, label;                    // classes; label: -1 for none
-  acc_t blank_posterior, label_posterior;  // their sum is the occupancy
-  acc_t largest, weight;                   // the softmax's maximum; occupancy / its sum
+  int64_t blank, label;  // classes; label: -1 for none
+  acc_t blank_posterior, label_posterior;
+  acc_t largest, rest;  // of the softmax
+  acc_t weight;         // occupancy / (1 + rest): times exp(x - largest), the gradient of a class without an arc
   acc_t bound, upstream;
 
-  acc_t less_posterior(acc_t g, int64_t k) const {
-    return g - (k == blank ? blank_posterior : acc_t(0)) - (k == label ? label_posterior : acc_t(0));
+  // The gradient of an arc's class, of posterior `own`, beside an arc of posterior `other`:
+  // (own + other) p - own = other p - own (1 - p), where nothing large is subtracted from something large.
+  acc_t arc_gradient(acc_t exponential_of_x, bool is_largest, acc_t own, acc_t other) const {
+    const acc_t p = exponential_of_x / (1 + rest);
+    return other * p - own * (is_largest ? rest / (1 + rest) : 1 - p);
   }
 };
 
@@ -27,15 +31,27 @@ template <typename Real, typename acc_t>
 RNNT_HD Block<Real> gradient_block(Block<Real> x, int64_t k, const Cell<acc_t>& cell) {
   using L = Lanes<Real>;
   const Real largest = splat<Real>(cell.largest), weight = splat<Real>(cell.weight);
-#pragma GCC unroll 16
-  for (Real& vector : x.vector) vector = exponential(vector, largest) * weight;
   const bool has_arc =
       static_cast<uint64_t>(cell.blank - k) < kRowLanes || static_cast<uint64_t>(cell.label - k) < kRowLanes;
+  acc_t lanes[2][kRowLanes];
+  if (__builtin_expect(has_arc, 0))
+    for (int i = 0; i < Block<Real>::kVectors; i++) L::store(lanes[0] + i * L::kWidth, x.vector[i]);
+#pragma GCC unroll 16
+  for (Real& vector : x.vector) vector = exponential(vector, largest);
+  if (__builtin_expect(has_arc, 0))
+    for (int i = 0; i < Block<Real>::kVectors; i++) L::store(lanes[1] + i * L::kWidth, x.vector[i]);
+#pragma GCC unroll 16
+  for (Real& vector : x.vector) vector *= weight;
   if (__builtin_expect(has_arc, 0)) {
-    acc_t lanes[kRowLanes];
-    for (int i = 0; i < Block<Real>::kVectors; i++) L::store(lanes + i * L::kWidth, x.vector[i]);
-    for (int i = 0; i < kRowLanes; i++) lanes[i] = cell.less_posterior(lanes[i], k + i);
-    for (int i = 0; i < Block<Real>::kVectors; i++) x.vector[i] = L::load(lanes + i * L::kWidth);
+    acc_t g[kRowLanes];
+    for (int i = 0; i < Block<Real>::kVectors; i++) L::store(g + i * L::kWidth, x.vector[i]);
+    const auto set_arc = [&](int64_t lane, acc_t own, acc_t other) {
+      if (static_cast<uint64_t>(lane) < kRowLanes)
+        g[lane] = cell.arc_gradient(lanes[1][lane], lanes[0][lane] == cell.largest, own, other);
+    };
+    set_arc(cell.blank - k, cell.blank_posterior, cell.label_posterior);
+    if (cell.label >= 0) set_arc(cell.label - k, cell.label_posterior, cell.blank_posterior);
+    for (int i = 0; i < Block<Real>::kVectors; i++) x.vector[i] = L::load(g + i * L::kWidth);
   }
 #pragma GCC unroll 16
   for (Real& vector : x.vector) vector = finished(vector, splat<Real>(cell.bound), splat<Real>(cell.upstream));
@@ -97,20 +113,30 @@ void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, const Cel
     largest[j] = cells[j].largest, weight[j] = cells[j].weight;
     bound[j] = cells[j].bound, upstream[j] = cells[j].upstream;
   }
-  for (int64_t k = 0; k < V; k++)
-    for (acc_t* x = rows.element[k]; x < rows.element[k] + kRowLanes; x += L::kWidth) {
-      const int64_t j = x - rows.element[k];
-      L::store(x, exponential(L::load(x), L::load(largest + j)) * L::load(weight + j));
-    }
+  bool blank_is_largest[kRowLanes], label_is_largest[kRowLanes];
+  acc_t blank[kRowLanes], label[kRowLanes];
   for (int j = 0; j < n; j++) {
-    rows.element[cells[j].blank][j] -= cells[j].blank_posterior;
-    if (cells[j].label >= 0) rows.element[cells[j].label][j] -= cells[j].label_posterior;
+    blank_is_largest[j] = rows.element[cells[j].blank][j] == largest[j];
+    label_is_largest[j] = cells[j].label >= 0 && rows.element[cells[j].label][j] == largest[j];
   }
-  for (int64_t k = 0; k < V; k++)
-    for (acc_t* x = rows.element[k]; x < rows.element[k] + kRowLanes; x += L::kWidth) {
-      const int64_t j = x - rows.element[k];
-      L::store(x, finished(L::load(x), L::load(bound + j), L::load(upstream + j)));
-    }
+  const auto each_vector = [&](auto change) {
+    for (int64_t k = 0; k < V; k++)
+      for (int j = 0; j < kRowLanes; j += L::kWidth) change(rows.element[k] + j, j);
+  };
+  each_vector([&](acc_t* x, int j) { L::store(x, exponential(L::load(x), L::load(largest + j))); });
+  for (int j = 0; j < n; j++) {
+    const Cell<acc_t>& c = cells[j];
+    blank[j] = c.arc_gradient(rows.element[c.blank][j], blank_is_largest[j], c.blank_posterior, c.label_posterior);
+    if (c.label >= 0)
+      label[j] = c.arc_gradient(rows.element[c.label][j], label_is_largest[j], c.label_posterior, c.blank_posterior);
+  }
+  each_vector([&](acc_t* x, int j) { L::store(x, L::load(x) * L::load(weight + j)); });
+  for (int j = 0; j < n; j++) {
+    if (weight[j] == 0) continue;
+    rows.element[cells[j].blank][j] = blank[j];
+    if (cells[j].label >= 0) rows.element[cells[j].label][j] = label[j];
+  }
+  each_vector([&](acc_t* x, int j) { L::store(x, finished(L::load(x), L::load(bound + j), L::load(upstream + j))); });
   for (int j = 0; j < n; j++)
     for (int64_t k = 0; k < V; k++) out_at(j)[k] = store<scalar_t>(rows.element[k][j]);
 }
@@ -131,17 +157,16 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
     const auto out_at = [&](int64_t u) { return static_cast<scalar_t*>(p.grad_x.data) + p.grad_x.row_offset(b, t, u); };
     const auto cell_at = [&](int64_t u) {
       const int64_t slot = layout.slot(batch.topology.front(t, u), u), r = row_of_start + u - start;
-      Cell<acc_t> cell = {batch.blank, -1, posteriors.blank[slot],      0,
-                          0,           0,  static_cast<acc_t>(p.clamp), static_cast<acc_t>(p.grad_loss[b])};
+      Cell<acc_t> cell = {};
+      cell.blank = batch.blank, cell.blank_posterior = posteriors.blank[slot];
+      cell.label = -1;
       if (u < U) {
         cell.label = batch.labels[b * (batch.U1 - 1) + u];
         cell.label_posterior = posteriors.label[slot];
       }
-      cell.weight = cell.blank_posterior + cell.label_posterior;
-      if (logits) {
-        cell.largest = softmax[r];
-        cell.weight /= softmax[batch.rows() + r];
-      }
+      if (logits) cell.largest = softmax[r], cell.rest = softmax[batch.rows() + r];
+      cell.weight = (cell.blank_posterior + cell.label_posterior) / (1 + cell.rest);
+      cell.bound = static_cast<acc_t>(p.clamp), cell.upstream = static_cast<acc_t>(p.grad_loss[b]);
       return cell;
     };
     int64_t u = start;

@@ -16,22 +16,21 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
     // Arcs of up to kRowLanes cells become values together.
     for (int64_t u = start; u < std::min(end, cells); u += kRowLanes) {
       const int n = static_cast<int>(std::min<int64_t>(kRowLanes, std::min(end, cells) - u));
-      acc_t largest[kRowLanes] = {}, sum[kRowLanes], blank[kRowLanes] = {}, label[kRowLanes] = {};
-      std::fill_n(sum, kRowLanes, acc_t(1));
+      acc_t largest[kRowLanes] = {}, rest[kRowLanes] = {}, blank[kRowLanes] = {}, label[kRowLanes] = {};
       const auto row_at = [&](int j) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u + j); };
       if (p.normalizer == Normalizer::kSoftmax) {
         if (batch.V < kRowLanes) {
-          short_rows_softmax<Real>(row_at, n, batch.V, largest, sum);
+          short_rows_softmax<Real>(row_at, n, batch.V, largest, rest);
         } else {
           for (int j = 0; j < n; j++) {
             largest[j] = row_maximum<Real>(row_at(j), batch.V);
-            sum[j] = row_sum<Real>(row_at(j), batch.V, largest[j]);
+            rest[j] = row_rest<Real>(row_at(j), batch.V, largest[j]);
           }
         }
       }
       if (softmax) {
         std::copy_n(largest, n, softmax + row_of_start + u - start);
-        std::copy_n(sum, n, softmax + batch.rows() + row_of_start + u - start);
+        std::copy_n(rest, n, softmax + batch.rows() + row_of_start + u - start);
       }
       for (int j = 0; j < n; j++) {
         blank[j] = load(row_at(j)[batch.blank]);
@@ -40,7 +39,7 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
       acc_t values[4][kRowLanes];
       for (int j = 0; j < kRowLanes; j += Lanes<Real>::kWidth) {
         using L = Lanes<Real>;
-        const Softmax<Real> row = {L::load(largest + j), L::load(sum + j)};
+        const Softmax<Real> row = {L::load(largest + j), L::load(rest + j)};
         const Value<Real> by_blank = row.value(L::load(blank + j)), by_label = row.value(L::load(label + j));
         L::store(values[0] + j, by_blank.mantissa);
         L::store(values[1] + j, by_blank.exponent);

@@ -148,7 +148,9 @@ class RNNTLoss(torch.nn.Module):
         validate: Optional[bool] = None,
     ):
         super().__init__()
-        _check_options(reduction, clamp, topology, validate)
+        _check_options(
+            reduction, clamp, topology, from_logits=from_logits, zero_infinity=zero_infinity, validate=validate
+        )
         self.blank = blank
         self.reduction = reduction
         self.from_logits = from_logits
@@ -171,7 +173,9 @@ class RNNTLoss(torch.nn.Module):
 
 def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, validate,
           inplace_grad=False):  # fmt: skip
-    _check_options(reduction, clamp, topology, validate)
+    _check_options(
+        reduction, clamp, topology, zero_infinity=zero_infinity, validate=validate, inplace_grad=inplace_grad
+    )
     _check_tensors(name, x, labels, input_lengths, label_lengths)
     blank = _class_of(blank, x.shape[3])
     if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
@@ -180,7 +184,16 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, cl
     if inplace_grad and keep:
         _check_overwritable(name, x)
     loss, _, _ = ops.loss_forward(
-        x, labels, input_lengths, label_lengths, blank, name == "logits", topology, clamp, inplace_grad, keep
+        x,
+        labels,
+        input_lengths,
+        label_lengths,
+        blank,
+        name == "logits",
+        topology,
+        clamp and float(clamp),
+        inplace_grad,
+        keep,
     )
     if zero_infinity:
         loss = torch.where(loss == math.inf, 0.0, loss)
@@ -193,15 +206,19 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, cl
     return loss.sum() / label_lengths.to(loss.device).sum().clamp(min=1)
 
 
-def _check_options(reduction, clamp, topology, validate) -> None:
+def _check_options(reduction, clamp, topology, **flags) -> None:
     if reduction not in _REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
     if topology not in _TOPOLOGIES:
         raise ValueError(f"topology must be one of {', '.join(_TOPOLOGIES)}, got {topology!r}")
-    if clamp is not None and not (isinstance(clamp, (int, float)) and clamp > 0):
-        raise ValueError(f"clamp must be None or a number > 0, got {clamp!r}")
-    if validate not in (None, True, False):
-        raise ValueError(f"validate must be None, True or False, got {validate!r}")
+    if clamp is not None:
+        if isinstance(clamp, bool) or not isinstance(clamp, (int, float)):
+            raise TypeError(f"clamp must be None or a float > 0, got {type(clamp).__name__}")
+        if not clamp > 0:
+            raise ValueError(f"clamp must be None or a float > 0, got {clamp!r}")
+    for name, flag in flags.items():
+        if not isinstance(flag, bool) and not (name == "validate" and flag is None):
+            raise TypeError(f"{name} must be a bool{' or None' * (name == 'validate')}, got {type(flag).__name__}")
 
 
 def _check_tensors(name, x, labels, input_lengths, label_lengths) -> None:
@@ -238,8 +255,8 @@ def _class_of(blank, V) -> int:
 
 
 def _check_overwritable(name, x) -> None:
-    if x.is_leaf:
-        raise ValueError(f"{name} must not be a leaf with inplace_grad, got one: its values would be lost")
+    if x.is_leaf or (x._base is not None and x._base.is_leaf):
+        raise ValueError(f"{name} must not be a leaf or a view of one with inplace_grad: its values would be lost")
     if x.shape[3] > 1 and x.stride(3) != 1:
         raise ValueError(f"{name} must have contiguous rows with inplace_grad, got strides {list(x.stride())}")
     covered = 1

@@ -1,155 +1,20 @@
-// The native ops: schemas, checks of the data, allocation, and work handed to threads. The only C++ that knows torch,
-// through its stable ABI. Metadata (dtypes, options) is checked in Python; sizes are checked again here because an op
-// may be called without the functions, and memory must not depend on that.
+// The native ops: schemas, allocation, and work handed to threads. With call.h the only C++ that knows torch, through
+// its stable ABI.
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
-#include <initializer_list>
-#include <limits>
 #include <memory>
 #include <optional>
-#include <sstream>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 
 #include "../rnnt_loss/backend.h"
-#include "../rnnt_loss/cpu/isa.h"
+#include "call.h"
 #include "registration.h"
 
 namespace {
 
 using namespace rnnt;
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-// ---- checks
-
-// Throws what Python sees as RuntimeError. Not STD_TORCH_CHECK, which puts its own place in the message.
-template <typename... Parts>
-void check(bool condition, const Parts&... parts) {
-  if (condition) return;
-  std::ostringstream text;
-  (text << ... << parts);
-  throw std::runtime_error(text.str());
-}
-
-template <typename Sizes>
-std::string text_of(const Sizes& sizes) {
-  std::ostringstream text;
-  text << "[";
-  const char* separator = "";
-  for (const int64_t size : sizes) text << separator << size, separator = ", ";
-  return text.str() + "]";
-}
-
-void check_sizes(const char* name, const Tensor& tensor, std::initializer_list<int64_t> wanted) {
-  const auto got = tensor.sizes();
-  if (!std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
-    check(false, name, " must have shape ", text_of(wanted), ", got ", text_of(got));
-}
-
-void check_type(const char* name, const Tensor& tensor, ScalarType wanted) {
-  check(tensor.scalar_type() == wanted, name, " must be ", torch::headeronly::toString(wanted), ", got ",
-        torch::headeronly::toString(tensor.scalar_type()));
-}
-
-void check_lengths(const char* name, const int64_t* lengths, int64_t B, int64_t lowest, int64_t highest) {
-  for (int64_t b = 0; b < B; b++)
-    check(lowest <= lengths[b] && lengths[b] <= highest, name, "[", b, "] must be in [", lowest, ", ", highest,
-          "], got ", lengths[b]);
-}
-
-void check_data(const Batch& batch) {
-  check_lengths("input_lengths", batch.input_lengths, batch.B, 1, batch.T);
-  check_lengths("label_lengths", batch.label_lengths, batch.B, 0, batch.U1 - 1);
-  for (int64_t b = 0; b < batch.B; b++) {
-    for (int64_t u = 0; u < batch.label_lengths[b]; u++) {
-      const int64_t label = batch.labels[b * (batch.U1 - 1) + u];
-      check(0 <= label && label < batch.V && label != batch.blank, "labels[", b, ", ", u, "] must be in [0, ", batch.V,
-            ") and not blank (", batch.blank, "), got ", label);
-    }
-  }
-}
-
-// ---- tensors
-
-Tensor contiguous_as(const Tensor& tensor, ScalarType dtype) {
-  return torch::stable::contiguous(torch::stable::to(tensor, dtype));
-}
-
-Tensor new_tensor(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType dtype) {
-  return torch::stable::new_empty(like, sizes, dtype);
-}
-
-template <typename T>
-const T* data_of(const Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
-
-constexpr double kNoClamp = std::numeric_limits<double>::infinity();
-
-Dtype dtype_of(const Tensor& x) {
-  switch (x.scalar_type()) {
-    case ScalarType::Float: return Dtype::kFloat32;
-    case ScalarType::Double: return Dtype::kFloat64;
-    case ScalarType::Half: return Dtype::kFloat16;
-    case ScalarType::BFloat16: return Dtype::kBFloat16;
-    default:
-      throw std::runtime_error(std::string("the scores must be float32, float64, float16 or bfloat16, got ") +
-                               torch::headeronly::toString(x.scalar_type()));
-  }
-}
-
-Rows rows_of(const Tensor& x) {
-  return {const_cast<void*>(x.const_data_ptr()), dtype_of(x), x.stride(0), x.stride(1), x.stride(2)};
-}
-
-Topology topology_of(const std::string& name) {
-  check(name == "standard" || name == "modified", "topology must be standard or modified, got ", name);
-  return name == "standard" ? kStandard : kModified;
-}
-
-// The tensors of one call, owned as long as the kernels run, and what the kernels are told of them.
-struct Call {
-  Tensor x, labels, input_lengths, label_lengths;
-  Batch batch;
-
-  Call(const Tensor& scores, const Tensor& y, const Tensor& T, const Tensor& U, int64_t blank, Topology topology)
-      : x(scores), labels(y), input_lengths(T), label_lengths(U) {
-    check(x.dim() == 4, "the scores must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
-    batch = {x.size(0), x.size(1), x.size(2), x.size(3), nullptr, nullptr, nullptr, blank, topology};
-    check(batch.U1 >= 1, "the scores must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
-    dtype_of(x);
-    for (const Tensor& integers : {labels, input_lengths, label_lengths}) {
-      const ScalarType type = integers.scalar_type();
-      check(integers.is_cpu() && (type == ScalarType::Int || type == ScalarType::Long),
-            "labels, input_lengths and label_lengths must be int32 or int64 on the CPU, got ",
-            torch::headeronly::toString(type));
-    }
-    check(0 <= blank && blank < batch.V, "blank must be in [0, ", batch.V, "), got ", blank);
-    check_sizes("labels", labels, {batch.B, batch.U1 - 1});
-    check_sizes("input_lengths", input_lengths, {batch.B});
-    check_sizes("label_lengths", label_lengths, {batch.B});
-    labels = contiguous_as(labels, ScalarType::Long);
-    input_lengths = contiguous_as(input_lengths, ScalarType::Long);
-    label_lengths = contiguous_as(label_lengths, ScalarType::Long);
-    batch.labels = data_of<int64_t>(labels);
-    batch.input_lengths = data_of<int64_t>(input_lengths);
-    batch.label_lengths = data_of<int64_t>(label_lengths);
-    check_data(batch);
-    cpu::instruction_set();  // whatever may throw does it here: on another thread its message would be lost
-    // The kernels want the elements of a row side by side; rows may lie anywhere.
-    if (batch.V > 1 && x.stride(3) != 1) x = torch::stable::contiguous(x);
-  }
-
-  bool is_double() const { return x.scalar_type() == ScalarType::Double; }
-  ScalarType acc_type() const { return is_double() ? ScalarType::Double : ScalarType::Float; }
-  int64_t slots() const { return batch.layout().slots(); }
-  Rows rows() const { return rows_of(x); }
-};
 
 // ---- threads
 
@@ -190,7 +55,7 @@ Normalizer normalizer_of(bool from_logits) { return from_logits ? Normalizer::kS
 std::tuple<Tensor, Tensor, Tensor> loss_forward(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                                                 const Tensor& label_lengths, int64_t blank, bool from_logits,
                                                 const std::string& topology, std::optional<double>, bool, bool keep) {
-  const Call call(x, labels, input_lengths, label_lengths, blank, topology_of(topology));
+  const Call call("x", x, labels, input_lengths, label_lengths, blank, topology_of(topology));
   const Batch& batch = call.batch;
   Tensor loss = new_tensor(x, {batch.B}, ScalarType::Double);
   Tensor shares = new_tensor(x, {batch.B, keep ? call.slots() : 0}, call.acc_type());
@@ -211,15 +76,17 @@ void loss_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& label
                    const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
                    int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp,
                    const Tensor& grad_x) {
-  const Call call(x, labels, input_lengths, label_lengths, blank, topology_of(topology));
+  const Call call("x", x, labels, input_lengths, label_lengths, blank, topology_of(topology));
   const Batch& batch = call.batch;
   check_sizes("grad_loss", grad_loss, {batch.B});
   check_sizes("loss", loss, {batch.B});
   check(clamp.value_or(kNoClamp) > 0, "clamp must be > 0, got ", clamp.value_or(kNoClamp));
   check_sizes("shares", shares, {batch.B, call.slots()});
-  check_type("shares", shares, call.acc_type());
+  check_type("shares", shares, {call.acc_type()});
   if (from_logits) check_sizes("softmax", softmax, {2, batch.B, batch.T, batch.U1});
-  check_type("softmax", softmax, call.acc_type());
+  check_type("softmax", softmax, {call.acc_type()});
+  check_type("loss", loss, {call.acc_type()});
+  check_type("grad_loss", grad_loss, {call.acc_type()});
   const Tensor upstream = contiguous_as(grad_loss, ScalarType::Double);
   const Tensor losses = contiguous_as(loss, ScalarType::Double);
   const Tensor kept_shares = torch::stable::contiguous(shares), kept_softmax = torch::stable::contiguous(softmax);
@@ -244,7 +111,8 @@ Tensor loss_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& lab
 void loss_backward_(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                     const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
                     int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
-  check(x.dim() == 4 && (x.size(3) == 1 || x.stride(3) == 1), "x must have contiguous rows to be overwritten");
+  check(x.dim() == 4 && (x.size(3) == 1 || x.stride(3) == 1), "x must be [B, T, U + 1, V] with contiguous rows, got ",
+        text_of(x.sizes()), " with strides ", text_of(x.strides()));
   loss_gradient(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits, topology,
                 clamp, x);
 }
@@ -252,7 +120,7 @@ void loss_backward_(const Tensor& grad_loss, const Tensor& x, const Tensor& labe
 std::tuple<Tensor, Tensor, Tensor> rnnt_forward(const Tensor& log_probs, const Tensor& labels,
                                                 const Tensor& input_lengths, const Tensor& label_lengths,
                                                 int64_t blank) {
-  const Call call(log_probs, labels, input_lengths, label_lengths, blank, kStandard);
+  const Call call("log_probs", log_probs, labels, input_lengths, label_lengths, blank, kStandard);
   const Batch& batch = call.batch;
   Tensor loss = new_tensor(log_probs, {batch.B}, ScalarType::Double);
   Tensor alpha = new_tensor(log_probs, {batch.B, batch.T, batch.U1}, ScalarType::Double);
@@ -270,13 +138,16 @@ std::tuple<Tensor, Tensor, Tensor> rnnt_forward(const Tensor& log_probs, const T
 Tensor rnnt_backward(const Tensor& grad_loss, const Tensor& log_probs, const Tensor& labels,
                      const Tensor& input_lengths, const Tensor& label_lengths, const Tensor& alpha, const Tensor& beta,
                      int64_t blank) {
-  const Call call(log_probs, labels, input_lengths, label_lengths, blank, kStandard);
+  const Call call("log_probs", log_probs, labels, input_lengths, label_lengths, blank, kStandard);
   const Batch& batch = call.batch;
   check_sizes("grad_loss", grad_loss, {batch.B});
   check_sizes("alpha", alpha, {batch.B, batch.T, batch.U1});
   check_sizes("beta", beta, {batch.B, batch.T, batch.U1});
+  check_type("grad_loss", grad_loss, {call.acc_type()});
+  check_type("alpha", alpha, {ScalarType::Double});
+  check_type("beta", beta, {ScalarType::Double});
   const Tensor upstream = contiguous_as(grad_loss, ScalarType::Double);
-  const Tensor alphas = contiguous_as(alpha, ScalarType::Double), betas = contiguous_as(beta, ScalarType::Double);
+  const Tensor alphas = torch::stable::contiguous(alpha), betas = torch::stable::contiguous(beta);
   Tensor grad_log_probs = new_tensor(log_probs, {batch.B, batch.T, batch.U1, batch.V}, log_probs.scalar_type());
   each_utterance(batch, /*wide=*/true, 2, [&](int64_t b, const Planes& posteriors, const RowRunner& run_rows) {
     cpu::posteriors_from_alpha_beta({batch, call.rows(), data_of<double>(alphas), data_of<double>(betas), posteriors},

@@ -245,6 +245,8 @@ def _check_tensors(name, x, labels, input_lengths, label_lengths) -> None:
 
 
 def _class_of(blank, V) -> int:
+    if isinstance(blank, bool):
+        raise TypeError("blank must be an int, got bool")
     try:
         index = operator.index(blank)
     except TypeError:

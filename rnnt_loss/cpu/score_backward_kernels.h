@@ -82,7 +82,6 @@ RNNT_HD void write_block(scalar_t* out, const Block<Real>& g) {
 // others, are read before anything is written.
 template <bool kStream, typename Real, typename scalar_t, typename acc_t>
 void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, const Cell<acc_t>& cell) {
-  constexpr int kPrefetch = 512;  // elements ahead
   const int64_t start = kStream ? -reinterpret_cast<uintptr_t>(out) % 64 / sizeof(scalar_t) : 0;
   const int64_t last = V - kRowLanes;
   const bool partial_end = (V - start) % kRowLanes;
@@ -90,7 +89,7 @@ void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, const Cell<acc_
   if (start) head = gradient_block(Block<Real>::load(row), 0, cell);
   if (partial_end) tail = gradient_block(Block<Real>::load(row + last), last, cell);
   for (int64_t k = start; k <= last; k += kRowLanes) {
-    __builtin_prefetch(row + k + kPrefetch);
+    prefetch_ahead(row + k);
     write_block<kStream>(out + k, gradient_block(Block<Real>::load(row + k), k, cell));
   }
   if (start) write_block<false>(out, head);

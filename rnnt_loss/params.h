@@ -44,7 +44,7 @@ struct ScoreParams {
   Batch batch;
   Rows x;  // [B, T, U1, V]
   Normalizer normalizer;
-  void* softmax;  // out: acc_t [2, B, T, U1], maximum and sum; may be null
+  void* softmax;  // out: acc_t [2, B, T, U1], maximum and rest; may be null
   Planes arcs;    // out: mantissa and exponent of blank, mantissa and exponent of label
 };
 
@@ -52,7 +52,7 @@ struct LatticeParams {
   Batch batch;
   Planes arcs;
   double* loss;  // out: [B]
-  void* shares;  // out: acc_t [B, S], share of the blank arrival; may be null
+  void* shares;  // out: acc_t [B, S], as merge.h keeps them; may be null
 };
 
 struct AlphaBetaParams {

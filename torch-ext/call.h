@@ -55,6 +55,12 @@ inline void check_type(const char* name, const Tensor& tensor, std::initializer_
   check(false, name, " must be ", types.str(), ", got ", torch::headeronly::toString(got));
 }
 
+inline void check_tensor(const char* name, const Tensor& tensor, std::initializer_list<int64_t> sizes,
+                         std::initializer_list<ScalarType> types) {
+  check_type(name, tensor, types);
+  check_sizes(name, tensor, sizes);
+}
+
 inline void check_lengths(const char* name, const int64_t* lengths, int64_t B, int64_t lowest, int64_t highest) {
   for (int64_t b = 0; b < B; b++)
     check(lowest <= lengths[b] && lengths[b] <= highest, name, "[", b, "] must be in [", lowest, ", ", highest,
@@ -117,15 +123,12 @@ struct Call {
       : x(scores), labels(y), input_lengths(T), label_lengths(U) {
     check(x.dim() == 4 && x.size(2) >= 1, name, " must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
     check_type(name, x, {ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16});
-    check_type("labels", labels, {ScalarType::Int, ScalarType::Long});
-    check_type("input_lengths", input_lengths, {ScalarType::Int, ScalarType::Long});
-    check_type("label_lengths", label_lengths, {ScalarType::Int, ScalarType::Long});
     const int64_t V = x.size(3);
     check(-V <= blank && blank < V, "blank must be in [", -V, ", ", V, "), got ", blank);
     batch = {x.size(0), x.size(1), x.size(2), V, nullptr, nullptr, nullptr, blank < 0 ? blank + V : blank, topology};
-    check_sizes("labels", labels, {batch.B, batch.U1 - 1});
-    check_sizes("input_lengths", input_lengths, {batch.B});
-    check_sizes("label_lengths", label_lengths, {batch.B});
+    check_tensor("labels", labels, {batch.B, batch.U1 - 1}, {ScalarType::Int, ScalarType::Long});
+    check_tensor("input_lengths", input_lengths, {batch.B}, {ScalarType::Int, ScalarType::Long});
+    check_tensor("label_lengths", label_lengths, {batch.B}, {ScalarType::Int, ScalarType::Long});
     labels = contiguous_as(labels, ScalarType::Long);
     input_lengths = contiguous_as(input_lengths, ScalarType::Long);
     label_lengths = contiguous_as(label_lengths, ScalarType::Long);

@@ -78,15 +78,12 @@ void loss_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& label
                    const Tensor& grad_x) {
   const Call call("x", x, labels, input_lengths, label_lengths, blank, topology_of(topology));
   const Batch& batch = call.batch;
-  check_sizes("grad_loss", grad_loss, {batch.B});
-  check_sizes("loss", loss, {batch.B});
-  check(clamp.value_or(kNoClamp) > 0, "clamp must be > 0, got ", clamp.value_or(kNoClamp));
-  check_sizes("shares", shares, {batch.B, call.slots()});
-  check_type("shares", shares, {call.acc_type()});
-  if (from_logits) check_sizes("softmax", softmax, {2, batch.B, batch.T, batch.U1});
+  check_tensor("grad_loss", grad_loss, {batch.B}, {call.acc_type()});
+  check_tensor("loss", loss, {batch.B}, {call.acc_type()});
+  check_tensor("shares", shares, {batch.B, call.slots()}, {call.acc_type()});
   check_type("softmax", softmax, {call.acc_type()});
-  check_type("loss", loss, {call.acc_type()});
-  check_type("grad_loss", grad_loss, {call.acc_type()});
+  if (from_logits) check_sizes("softmax", softmax, {2, batch.B, batch.T, batch.U1});
+  check(clamp.value_or(kNoClamp) > 0, "clamp must be > 0, got ", clamp.value_or(kNoClamp));
   const Tensor upstream = contiguous_as(grad_loss, ScalarType::Double);
   const Tensor losses = contiguous_as(loss, ScalarType::Double);
   const Tensor kept_shares = torch::stable::contiguous(shares), kept_softmax = torch::stable::contiguous(softmax);
@@ -140,12 +137,9 @@ Tensor rnnt_backward(const Tensor& grad_loss, const Tensor& log_probs, const Ten
                      int64_t blank) {
   const Call call("log_probs", log_probs, labels, input_lengths, label_lengths, blank, kStandard);
   const Batch& batch = call.batch;
-  check_sizes("grad_loss", grad_loss, {batch.B});
-  check_sizes("alpha", alpha, {batch.B, batch.T, batch.U1});
-  check_sizes("beta", beta, {batch.B, batch.T, batch.U1});
-  check_type("grad_loss", grad_loss, {call.acc_type()});
-  check_type("alpha", alpha, {ScalarType::Double});
-  check_type("beta", beta, {ScalarType::Double});
+  check_tensor("grad_loss", grad_loss, {batch.B}, {call.acc_type()});
+  check_tensor("alpha", alpha, {batch.B, batch.T, batch.U1}, {ScalarType::Double});
+  check_tensor("beta", beta, {batch.B, batch.T, batch.U1}, {ScalarType::Double});
   const Tensor upstream = contiguous_as(grad_loss, ScalarType::Double);
   const Tensor alphas = torch::stable::contiguous(alpha), betas = torch::stable::contiguous(beta);
   Tensor grad_log_probs = new_tensor(log_probs, {batch.B, batch.T, batch.U1, batch.V}, log_probs.scalar_type());

@@ -1,7 +1,7 @@
 // Stored elements to and from lanes of float or double.
 
 // The stored 16 bits, in the low half of an integer lane, as a float, and back. Back rounds to nearest, ties to even;
-// NaN stays NaN. Signed integers throughout: no lane is shifted to the right with its sign bit set.
+// NaN stays NaN. Integers are signed: what a shift to the right copies of the sign is masked.
 template <typename scalar_t>
 struct Bits;
 

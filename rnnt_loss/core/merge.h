@@ -34,8 +34,7 @@ struct Sum {
   RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& shares) {
     const Aligned<Real> x = aligned(a, b);
     const Real sum = x.a + x.b, none = splat<Real>(0);
-    const Real smaller = select(sum > none, select(x.a > x.b, -x.b, x.a) / sum, none);  // nothing arrives: no shares
-    shares = smaller;
+    shares = select(sum > none, select(x.a > x.b, -x.b, x.a) / sum, none);  // where nothing arrives there is none
     return normalised(Value<Real>{sum, x.exponent});
   }
 };

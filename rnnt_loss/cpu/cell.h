@@ -1,4 +1,4 @@
-// Walking a batch on the CPU: which cells a range of rows is, and where an utterance's planes lie.
+// Walking a batch on the CPU: which cells a range of rows is.
 #pragma once
 
 #include <algorithm>

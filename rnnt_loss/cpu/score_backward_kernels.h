@@ -26,36 +26,35 @@ RNNT_HD Real finished(Real g, Real bound, Real upstream) {
   return maximum(-bound, -maximum(-bound, -g)) * upstream;
 }
 
-// The gradient of the block at k of a row of logits.
+// The gradient of the block x at k of a row of logits.
 template <typename Real, typename acc_t>
-RNNT_HD Block<Real> gradient_block(Block<Real> x, int64_t k, const Cell<acc_t>& cell) {
-  using L = Lanes<Real>;
-  const Real largest = splat<Real>(cell.largest), weight = splat<Real>(cell.weight);
-  const bool has_arc =
-      static_cast<uint64_t>(cell.blank - k) < kRowLanes || static_cast<uint64_t>(cell.label - k) < kRowLanes;
-  acc_t lanes[2][kRowLanes];
-  if (__builtin_expect(has_arc, 0))
-    for (int i = 0; i < Block<Real>::kVectors; i++) L::store(lanes[0] + i * L::kWidth, x.vector[i]);
+RNNT_HD Block<Real> gradient_block(const Block<Real>& x, int64_t k, const Cell<acc_t>& cell) {
+  constexpr int kVectors = Block<Real>::kVectors, kWidth = Lanes<Real>::kWidth;
+  Block<Real> exponentials, g;
 #pragma GCC unroll 16
-  for (Real& vector : x.vector) vector = exponential(vector, largest);
-  if (__builtin_expect(has_arc, 0))
-    for (int i = 0; i < Block<Real>::kVectors; i++) L::store(lanes[1] + i * L::kWidth, x.vector[i]);
-#pragma GCC unroll 16
-  for (Real& vector : x.vector) vector *= weight;
-  if (__builtin_expect(has_arc, 0)) {
-    acc_t g[kRowLanes];
-    for (int i = 0; i < Block<Real>::kVectors; i++) L::store(g + i * L::kWidth, x.vector[i]);
-    const auto set_arc = [&](int64_t lane, acc_t own, acc_t other) {
-      if (static_cast<uint64_t>(lane) < kRowLanes)
-        g[lane] = cell.arc_gradient(lanes[1][lane], lanes[0][lane] == cell.largest, own, other);
+  for (int i = 0; i < kVectors; i++) {
+    exponentials.vector[i] = exponential(x.vector[i], splat<Real>(cell.largest));
+    g.vector[i] = exponentials.vector[i] * splat<Real>(cell.weight);
+  }
+  const auto in_block = [&](int64_t label) { return static_cast<uint64_t>(label - k) < kRowLanes; };  // -1 is in none
+  if (__builtin_expect(in_block(cell.blank) || in_block(cell.label), 0)) {
+    acc_t logits[kRowLanes], terms[kRowLanes], lanes[kRowLanes];
+    for (int i = 0; i < kVectors; i++) {
+      Lanes<Real>::store(logits + i * kWidth, x.vector[i]);
+      Lanes<Real>::store(terms + i * kWidth, exponentials.vector[i]);
+      Lanes<Real>::store(lanes + i * kWidth, g.vector[i]);
+    }
+    const auto set_arc = [&](int64_t label, acc_t own, acc_t other) {
+      if (!in_block(label)) return;
+      lanes[label - k] = cell.arc_gradient(terms[label - k], logits[label - k] == cell.largest, own, other);
     };
-    set_arc(cell.blank - k, cell.blank_posterior, cell.label_posterior);
-    if (cell.label >= 0) set_arc(cell.label - k, cell.label_posterior, cell.blank_posterior);
-    for (int i = 0; i < Block<Real>::kVectors; i++) x.vector[i] = L::load(g + i * L::kWidth);
+    set_arc(cell.blank, cell.blank_posterior, cell.label_posterior);
+    set_arc(cell.label, cell.label_posterior, cell.blank_posterior);
+    for (int i = 0; i < kVectors; i++) g.vector[i] = Lanes<Real>::load(lanes + i * kWidth);
   }
 #pragma GCC unroll 16
-  for (Real& vector : x.vector) vector = finished(vector, splat<Real>(cell.bound), splat<Real>(cell.upstream));
-  return x;
+  for (Real& vector : g.vector) vector = finished(vector, splat<Real>(cell.bound), splat<Real>(cell.upstream));
+  return g;
 }
 
 template <bool kStream, typename Real, typename scalar_t>

@@ -1,9 +1,10 @@
-// What a backend offers. Row functions take a range of the B * T * U1 rows, lattice functions a range of utterances;
-// ranges are independent, so that the caller may spread them over threads in any way without changing a bit.
+// What the backends offer.
 #pragma once
 
 #include "params.h"
 
+// Row functions take a range of the B * T * U1 rows, lattice functions a range of utterances; ranges are independent,
+// so that the caller may spread them over threads in any way without changing a bit.
 namespace rnnt::cpu {
 
 void score(const ScoreParams&, int64_t first_row, int64_t last_row);
@@ -14,3 +15,19 @@ void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams&, int64_t fir
 void score_backward(const ScoreBackwardParams&, int64_t first_row, int64_t last_row);
 
 }  // namespace rnnt::cpu
+
+// Each works on the whole batch, in order on a stream, and returns before it is done. Lengths and labels may be
+// anything: a bad one makes the loss of its utterance NaN. Throws std::runtime_error where CUDA refuses.
+namespace rnnt::cuda {
+
+int64_t workspace_bytes(const Batch&);
+
+void loss(const ScoreParams&, const LatticeParams&, void* stream);
+// has_posteriors: they are there already, and PosteriorParams is not looked at.
+void gradient(const PosteriorParams&, const ScoreBackwardParams&, bool has_posteriors, void* stream);
+
+void score(const ScoreParams&, void* stream);  // of log-probabilities
+void alpha_beta(const AlphaBetaParams&, void* stream);
+void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams&, void* stream);
+
+}  // namespace rnnt::cuda

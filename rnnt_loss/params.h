@@ -7,16 +7,26 @@
 
 namespace rnnt {
 
+// Labels or lengths: int32, or int64 where `wide`.
+struct Integers {
+  const void* data;
+  bool wide;
+
+  RNNT_HD int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+
 struct Batch {
   int64_t B, T, U1, V;
-  const int64_t* labels;         // [B, U]
-  const int64_t* input_lengths;  // [B], within [1, T]
-  const int64_t* label_lengths;  // [B], within [0, U]
+  Integers labels;         // [B, U]
+  Integers input_lengths;  // [B], within [1, T]; on a GPU anything, as labels may be
+  Integers label_lengths;  // [B], within [0, U]; likewise
   int64_t blank;
   Topology topology;
 
-  FrontLayout layout() const { return front_layout(topology, T, U1); }
-  int64_t rows() const { return B * T * U1; }
+  RNNT_HD FrontLayout layout() const { return front_layout(topology, T, U1); }
+  RNNT_HD int64_t rows() const { return B * T * U1; }
 };
 
 // V-wide rows; elements of a row are contiguous, rows lie anywhere.
@@ -25,14 +35,33 @@ struct Rows {
   Dtype dtype;
   int64_t stride_b, stride_t, stride_u;
 
-  int64_t row_offset(int64_t b, int64_t t, int64_t u) const { return b * stride_b + t * stride_t + u * stride_u; }
+  RNNT_HD int64_t row_offset(int64_t b, int64_t t, int64_t u) const {
+    return b * stride_b + t * stride_t + u * stride_u;
+  }
 };
 
-// Arc values or posteriors: planes of S = slots of the front layout for each utterance, [4, S] or [2, S].
+// Arc values or posteriors: 4 or 2 numbers for each of the S = slots of the front layout of an utterance. A backend
+// arranges them as it reads them: the CPU in planes [4, S] or [2, S], CUDA slot by slot.
 struct Planes {
   void* data;        // acc_t
-  int64_t stride_b;  // from one utterance's planes to the next's; 0 where one after the other uses the same
+  int64_t stride_b;  // from one utterance's to the next's; 0 where one after the other uses the same
   bool wide;
+};
+
+// One number per utterance, float or double.
+struct PerUtterance {
+  void* data;  // [B]
+  bool wide;
+
+  RNNT_HD double at(int64_t b) const {
+    return wide ? static_cast<const double*>(data)[b] : static_cast<const float*>(data)[b];
+  }
+  RNNT_HD void set(int64_t b, double value) const {
+    if (wide)
+      static_cast<double*>(data)[b] = value;
+    else
+      static_cast<float*>(data)[b] = static_cast<float>(value);
+  }
 };
 
 enum class Normalizer {
@@ -51,23 +80,26 @@ struct ScoreParams {
 struct LatticeParams {
   Batch batch;
   Planes arcs;
-  double* loss;  // out: [B]
-  void* shares;  // out: acc_t [B, S], as merge.h keeps them; may be null
+  PerUtterance loss;  // out
+  void* shares;       // out: acc_t [B, S], as merge.h keeps them; may be null
+  void* workspace;    // of CUDA: workspace_bytes(batch) of zeros
 };
 
 struct AlphaBetaParams {
   Batch batch;
-  Planes arcs;    // wide
-  double* loss;   // out: [B]
-  double* alpha;  // out: [B, T, U1]
-  double* beta;   // out: [B, T, U1]
+  Planes arcs;        // wide
+  PerUtterance loss;  // out
+  double* alpha;      // out: [B, T, U1]
+  double* beta;       // out: [B, T, U1]
+  void* workspace;    // as above
 };
 
 struct PosteriorParams {
   Batch batch;
-  const double* loss;  // [B]
+  PerUtterance loss;
   const void* shares;  // acc_t [B, S]
   Planes posteriors;   // out: of blank, of label
+  void* workspace;     // as above
 };
 
 struct PosteriorFromAlphaBetaParams {
@@ -84,9 +116,9 @@ struct ScoreBackwardParams {
   Normalizer normalizer;
   const void* softmax;  // acc_t [2, B, T, U1]
   Planes posteriors;
-  const double* grad_loss;  // [B]
-  double clamp;             // bound of d loss / d x before grad_loss; infinity: none
-  Rows grad_x;              // out: [B, T, U1, V], of x's dtype; may be x
+  PerUtterance grad_loss;
+  double clamp;  // bound of d loss / d x before grad_loss; infinity: none
+  Rows grad_x;   // out: [B, T, U1, V], of x's dtype; may be x
 };
 
 }  // namespace rnnt

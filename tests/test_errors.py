@@ -6,6 +6,7 @@ import pytest
 import torch
 from batches import random_batch
 from cases import FRONT_ENDS
+from compare import assert_same_bits
 
 B, T, U, V = 2, 4, 3, 5
 GOOD = random_batch(B, T, U, V)
@@ -125,11 +126,24 @@ def poked(name: str, index: tuple[int, ...], value: int, dtype: torch.dtype) -> 
 def test_data(backend, name, index, value, wanted, dtype, from_logits, validate):
     tensor = poked(name, index, value, dtype).to(backend.device)
     if backend.data_errors == "nan" and not validate:
-        assert call(backend, from_logits, reduction="none", **{name: tensor})[index[0]].isnan()
+        assert_spoils_its_utterance_alone(backend, from_logits, index[0], validate=validate, **{name: tensor})
         return
     with pytest.raises(RuntimeError) as raised:
         call(backend, from_logits, validate=validate, **{name: tensor})
     assert_names(raised, f"{name}{list(index)}", wanted, str(value))
+
+
+def assert_spoils_its_utterance_alone(backend, from_logits, b, **changes):
+    """Loss and gradient of utterance b are NaN, those of the other are what they are without the changes."""
+
+    def loss_and_grad(**changes):
+        x = GOOD.x.to(backend.device).detach().requires_grad_()
+        loss = call(backend, from_logits, x=x, reduction="none", **changes)
+        return loss.detach(), torch.autograd.grad(loss, x, torch.ones_like(loss))[0]
+
+    for name, got, wanted in zip(("loss", "gradient"), loss_and_grad(**changes), loss_and_grad()):
+        assert got[b].isnan().all(), name
+        assert_same_bits(name, got[1 - b], wanted[1 - b])
 
 
 @pytest.mark.parametrize("blank", [4, -1])
@@ -137,26 +151,29 @@ def test_a_label_that_equals_a_blank_counted_from_the_end(backend, blank):
     labels = ids(B, U)
     labels[1, 1] = 4
     with pytest.raises(RuntimeError) as raised:
-        call(backend, True, labels=labels, blank=blank)
+        call(backend, True, labels=labels.to(backend.device), blank=blank, validate=True)
     assert_names(raised, "labels[1, 1]", "not blank (4)", "4")
 
 
 @pytest.mark.parametrize("name, index, value, wanted", DATA)
 def test_native_ops_check_data_too(backend, name, index, value, wanted):
     batch = GOOD._replace(**{name: poked(name, index, value, torch.int64)})
-    x, *rest, blank = batch
-    x = x.to(backend.device)
+    *tensors, blank = (*(tensor.to(backend.device) for tensor in batch[:4]), batch.blank)
     ops = backend.rnnt.ops
-    for op, more in [(ops.rnnt_forward, ()), (ops.loss_forward, (True, "standard", None, False, False))]:
+    for op, more in [(ops.rnnt_forward, ()), (ops.loss_forward, (True, "standard", None, False, False, False))]:
+        if backend.data_errors == "nan":
+            loss, *_ = op(*tensors, blank, *more)
+            assert loss.isnan().tolist() == [b == index[0] for b in range(B)]
+            continue
         with pytest.raises(RuntimeError) as raised:
-            op(x, *rest, blank, *more)
+            op(*tensors, blank, *more)
         assert_names(raised, f"{name}{list(index)}", wanted, str(value))
 
 
 def test_labels_beyond_their_length_may_be_anything(backend):
     labels = poked("labels", (1, 2), 0, torch.int64)
-    lengths = torch.tensor([3, 2])
+    lengths = torch.tensor([3, 2]).to(backend.device)
     wanted = call(backend, True, label_lengths=lengths)
     for value in (0, V, -1, 2**62, -(2**63)):
         labels[1, 2] = value
-        assert call(backend, True, labels=labels, label_lengths=lengths) == wanted
+        assert call(backend, True, labels=labels.to(backend.device), label_lengths=lengths) == wanted

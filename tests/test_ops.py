@@ -49,8 +49,8 @@ def test_opcheck_of_the_loss_ops(backend, dtype, blank, clamp, B, U, int32, from
     ids = [tensor.int() for tensor in ids] if int32 else ids
     ops, options = backend.rnnt.ops, (blank, from_logits, topology, clamp)
     for keep in (True, False):
-        check(ops.loss_forward, (x.detach().requires_grad_(keep), *ids, *options, False, keep))
-    loss, *kept = ops.loss_forward(x.detach(), *ids, *options, False, True)
+        check(ops.loss_forward, (x.detach().requires_grad_(keep), *ids, *options, False, keep, False))
+    loss, *kept = ops.loss_forward(x.detach(), *ids, *options, False, True, False)
     check(ops.loss_backward, (torch.ones_like(loss), x.detach(), *ids, loss, *kept, *options))
     check(ops.loss_backward_, (torch.ones_like(loss), x.detach().clone(), *ids, loss, *kept, *options))
 
@@ -161,7 +161,7 @@ def test_compiled_backward(backend, compiler):
 
 def test_compiled_calls_check_their_data(backend):
     torch._dynamo.reset()
-    compiled = torch.compile(training_step(backend, True), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(training_step(backend, True, validate=True), fullgraph=True, backend="aot_eager")
     batch = random_batch(2, 4, 3, 5)
     compiled(*arguments(backend, batch))
     with pytest.raises(RuntimeError, match=r"input_lengths\[1\] must be in \[1, 4\], got 5"):

@@ -1,6 +1,7 @@
 // The tensors of one call: checked, and described as the kernels want them. Metadata (dtypes, options) is the Python
 // functions' to check; it is checked again here because an op may be called without them, and memory must not depend on
-// that. Data, lengths and ids, are checked here alone.
+// that. Data, lengths and ids, are checked here alone, where they are on the CPU; on a device only if asked for, since
+// it costs a synchronisation: there the kernels know what to do with bad ones.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -46,7 +47,6 @@ inline void check_sizes(const char* name, const Tensor& tensor, std::initializer
 }
 
 inline void check_type(const char* name, const Tensor& tensor, std::initializer_list<ScalarType> wanted) {
-  check(tensor.is_cpu(), name, " must be on the CPU");
   const ScalarType got = tensor.scalar_type();
   if (std::find(wanted.begin(), wanted.end(), got) != wanted.end()) return;
   std::ostringstream types;
@@ -55,32 +55,20 @@ inline void check_type(const char* name, const Tensor& tensor, std::initializer_
   check(false, name, " must be ", types.str(), ", got ", torch::headeronly::toString(got));
 }
 
-inline void check_tensor(const char* name, const Tensor& tensor, std::initializer_list<int64_t> sizes,
-                         std::initializer_list<ScalarType> types) {
-  check_type(name, tensor, types);
-  check_sizes(name, tensor, sizes);
-}
-
-inline void check_lengths(const char* name, const int64_t* lengths, int64_t B, int64_t lowest, int64_t highest) {
+inline void check_lengths(const char* name, const Integers& lengths, int64_t B, int64_t lowest, int64_t highest) {
   for (int64_t b = 0; b < B; b++)
     check(lowest <= lengths[b] && lengths[b] <= highest, name, "[", b, "] must be in [", lowest, ", ", highest,
           "], got ", lengths[b]);
 }
 
-inline void check_data(const Batch& batch) {
-  check_lengths("input_lengths", batch.input_lengths, batch.B, 1, batch.T);
-  check_lengths("label_lengths", batch.label_lengths, batch.B, 0, batch.U1 - 1);
+inline void check_labels(const Batch& batch, const Integers& labels, const Integers& label_lengths) {
   for (int64_t b = 0; b < batch.B; b++) {
-    for (int64_t u = 0; u < batch.label_lengths[b]; u++) {
-      const int64_t label = batch.labels[b * (batch.U1 - 1) + u];
+    for (int64_t u = 0; u < label_lengths[b]; u++) {
+      const int64_t label = labels[b * (batch.U1 - 1) + u];
       check(0 <= label && label < batch.V && label != batch.blank, "labels[", b, ", ", u, "] must be in [0, ", batch.V,
             ") and not blank (", batch.blank, "), got ", label);
     }
   }
-}
-
-inline Tensor contiguous_as(const Tensor& tensor, ScalarType dtype) {
-  return torch::stable::contiguous(torch::stable::to(tensor, dtype));
 }
 
 inline Tensor new_tensor(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType dtype) {
@@ -107,10 +95,19 @@ inline Rows rows_of(const Tensor& x) {
   return {const_cast<void*>(x.const_data_ptr()), dtype_of(x), x.stride(0), x.stride(1), x.stride(2)};
 }
 
+inline Integers integers_of(const Tensor& ids) { return {ids.const_data_ptr(), ids.scalar_type() == ScalarType::Long}; }
+
+inline PerUtterance per_utterance(const Tensor& x) {
+  return {const_cast<void*>(x.const_data_ptr()), x.scalar_type() == ScalarType::Double};
+}
+
 inline Topology topology_of(const std::string& name) {
   check(name == "standard" || name == "modified", "topology must be standard or modified, got ", name);
   return name == "standard" ? kStandard : kModified;
 }
+
+// Where a backend runs: on the CPU, or where x is, which may be a device that no host code can read.
+enum class Side { kHost, kDevice };
 
 // The tensors of one call, owned as long as the kernels run, and what the kernels are told of them.
 struct Call {
@@ -118,25 +115,17 @@ struct Call {
   Batch batch;
 
   // name: what the op calls its scores
-  Call(const char* name, const Tensor& scores, const Tensor& y, const Tensor& T, const Tensor& U, int64_t blank,
-       Topology topology)
+  Call(Side side, const char* name, const Tensor& scores, const Tensor& y, const Tensor& T, const Tensor& U,
+       int64_t blank, Topology topology, bool validate = false)
       : x(scores), labels(y), input_lengths(T), label_lengths(U) {
     check(x.dim() == 4 && x.size(2) >= 1, name, " must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
     check_type(name, x, {ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16});
     const int64_t V = x.size(3);
+    check(V < kLongestRow, name, " must have less than ", kLongestRow, " classes, got ", V);
     check(-V <= blank && blank < V, "blank must be in [", -V, ", ", V, "), got ", blank);
-    batch = {x.size(0), x.size(1), x.size(2), V, nullptr, nullptr, nullptr, blank < 0 ? blank + V : blank, topology};
-    check_tensor("labels", labels, {batch.B, batch.U1 - 1}, {ScalarType::Int, ScalarType::Long});
-    check_tensor("input_lengths", input_lengths, {batch.B}, {ScalarType::Int, ScalarType::Long});
-    check_tensor("label_lengths", label_lengths, {batch.B}, {ScalarType::Int, ScalarType::Long});
-    labels = contiguous_as(labels, ScalarType::Long);
-    input_lengths = contiguous_as(input_lengths, ScalarType::Long);
-    label_lengths = contiguous_as(label_lengths, ScalarType::Long);
-    batch.labels = data_of<int64_t>(labels);
-    batch.input_lengths = data_of<int64_t>(input_lengths);
-    batch.label_lengths = data_of<int64_t>(label_lengths);
-    check_data(batch);
-    cpu::instruction_set();  // whatever may throw does it here: on another thread its message would be lost
+    batch = {x.size(0), x.size(1), x.size(2), V, {}, {}, {}, blank < 0 ? blank + V : blank, topology};
+    take_ids(side, validate);
+    if (side == Side::kHost) cpu::instruction_set();  // may throw: on another thread its message would be lost
     // The kernels want the elements of a row side by side; rows may lie anywhere.
     if (batch.V > 1 && x.stride(3) != 1) x = torch::stable::contiguous(x);
   }
@@ -145,6 +134,56 @@ struct Call {
   ScalarType acc_type() const { return is_double() ? ScalarType::Double : ScalarType::Float; }
   int64_t slots() const { return batch.layout().slots(); }
   Rows rows() const { return rows_of(x); }
+
+  // Another tensor of the call, which has to be where x is.
+  void check_tensor(const char* name, const Tensor& tensor, std::initializer_list<int64_t> sizes,
+                    std::initializer_list<ScalarType> types) const {
+    check(tensor.device() == x.device(), name, " must be on the device of the scores");
+    check_type(name, tensor, types);
+    check_sizes(name, tensor, sizes);
+  }
+
+ private:
+  static constexpr int64_t kLongestRow = int64_t{1} << 30;  // CUDA counts the elements of a row in 32 bits
+
+  // Checks the ids, and brings them to where x is as the kernels want them: contiguous.
+  void take_ids(Side side, bool validate) {
+    const auto take = [&](const char* name, Tensor& tensor, std::initializer_list<int64_t> sizes) {
+      check_type(name, tensor, {ScalarType::Int, ScalarType::Long});
+      check_sizes(name, tensor, sizes);
+      check(tensor.is_cpu() || tensor.device() == x.device(), name, " must be where the scores are, or on the CPU");
+      tensor = torch::stable::contiguous(tensor);
+    };
+    take("labels", labels, {batch.B, batch.U1 - 1});
+    take("input_lengths", input_lengths, {batch.B});
+    take("label_lengths", label_lengths, {batch.B});
+
+    const auto readable = [&](const Tensor& tensor) { return side == Side::kHost || is_host(tensor) || validate; };
+    const auto host = [](const Tensor& tensor) {
+      return tensor.is_cpu() ? tensor
+                             : torch::stable::to(tensor, torch::stable::Device(torch::headeronly::DeviceType::CPU));
+    };
+    if (readable(input_lengths)) check_lengths("input_lengths", integers_of(host(input_lengths)), batch.B, 1, batch.T);
+    if (readable(label_lengths)) {
+      const Tensor lengths = host(label_lengths);
+      check_lengths("label_lengths", integers_of(lengths), batch.B, 0, batch.U1 - 1);
+      if (readable(labels)) check_labels(batch, integers_of(host(labels)), integers_of(lengths));
+    }
+    for (Tensor* tensor : {&labels, &input_lengths, &label_lengths})
+      if (tensor->device() != x.device()) *tensor = torch::stable::to(*tensor, x.device());
+    batch.labels = integers_of(labels);
+    batch.input_lengths = integers_of(input_lengths);
+    batch.label_lengths = integers_of(label_lengths);
+  }
+
+  // What the host may read without waiting for a device.
+  static bool is_host(const Tensor& tensor) {
+#if defined(RNNT_EMULATE)  // the emulated device has the CPU's memory
+    return static_cast<void>(tensor), false;
+#else
+    return tensor.is_cpu();
+#endif
+  }
 };
 
 }  // namespace rnnt

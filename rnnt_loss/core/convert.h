@@ -46,12 +46,22 @@ RNNT_HD float load(float x) { return x; }
 RNNT_HD double load(double x) { return x; }
 template <typename scalar_t>
 RNNT_HD float load(scalar_t x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<scalar_t, float16>) return __half2float(__ushort_as_half(x.bits));
+#endif
   return Bits<scalar_t>::template load<float>(static_cast<int32_t>(x.bits));
 }
 
 template <typename scalar_t>
 struct Store {
-  RNNT_HD static scalar_t from(float x) { return {static_cast<uint16_t>(Bits<scalar_t>::template store<float>(x))}; }
+  RNNT_HD static scalar_t from(float x) {
+#if defined(__CUDA_ARCH__)  // one instruction
+    if constexpr (std::is_same_v<scalar_t, float16>) return {__half_as_ushort(__float2half_rn(x))};
+    return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+#else
+    return {static_cast<uint16_t>(Bits<scalar_t>::template store<float>(x))};
+#endif
+  }
   RNNT_HD static scalar_t from(double x) { return from(static_cast<float>(x)); }
 };
 template <>

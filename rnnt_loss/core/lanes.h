@@ -43,16 +43,17 @@ struct Lanes<float> : LanesOfOne<float> {
   using Int = int32_t;
   using Uint = uint32_t;
   static constexpr int kBias = 127;
+  static constexpr int32_t kMagnitude = 0x7fffffff;  // all bits but the sign
   RNNT_HD static float from_int(int32_t n) { return static_cast<float>(n); }
   RNNT_HD static float mul_add(float a, float b, float c) {
-#if defined(RNNT_FUSED)  // by each_isa.h, where the instruction set can
+#if defined(RNNT_FUSED) || defined(__CUDA_ARCH__)  // the first by each_isa.h, where the instruction set can
     return __builtin_fmaf(a, b, c);
 #else
     return a * b + c;
 #endif
   }
   RNNT_HD static float from_biased_exponent(float biased) {
-    return from_bits<float>(static_cast<int32_t>(biased) << 23);
+    return from_bits<float>(from_bits<uint32_t>(biased + 0x1p23f) << 23);  // leaves the integer in a sum's low bits
   }
 };
 
@@ -60,6 +61,7 @@ template <>
 struct Lanes<double> : LanesOfOne<double> {
   using Int = int64_t;
   static constexpr int kBias = 1023;
+  static constexpr int64_t kMagnitude = 0x7fffffffffffffff;
   RNNT_HD static double from_biased_exponent(double biased) {
     return from_bits<double>(static_cast<int64_t>(biased) << 52);
   }
@@ -113,9 +115,25 @@ RNNT_HD Real exp_fraction(Real r) {
 }
 RNNT_HD double exp_fraction(double r) { return ::exp(r); }
 
+// a / b for b within 2^-64 and 2^64. On a GPU without the branch of a general division, which would hold the sweeps up;
+// its error there is below one unit in the last place.
+template <typename Real>
+RNNT_HD Real quotient(Real a, Real b) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    const Real reciprocal = __fdividef(1.0f, b), estimate = a * reciprocal;
+    return fmaf(fmaf(-estimate, b, a), reciprocal, estimate);
+  }
+#endif
+  return a / b;
+}
+
 // e^x for x <= 88; exactly 0 for x < -87.7; NaN stays NaN.
 template <typename Real>
 RNNT_HD Real exp_of(Real x) {
+#if defined(__CUDA_ARCH__)
+  return __expf(x);  // of relative error 1e-7 (1 + |x|), in two instructions
+#else
   using L = Lanes<Real>;
   const Real round = splat<Real>(0x1.8p23f);  // leaves the nearest integer in a sum's low bits
   x = maximum(splat<Real>(-88), x);
@@ -125,5 +143,6 @@ RNNT_HD Real exp_of(Real x) {
   const Real rest = L::mul_add(n, splat<Real>(2.12194440e-4f), L::mul_add(n, splat<Real>(-0.693359375f), x));
   const Real power = from_bits<Real>((from_bits<typename L::Uint>(rounded) << 23) + 0x3f800000u);
   return exp_fraction(rest) * power;
+#endif
 }
 RNNT_HD double exp_of(double x) { return ::exp(x); }

@@ -12,9 +12,9 @@ struct Shares {
 
 template <typename Real>
 RNNT_HD Shares<Real> shares_of(Real kept) {
-  const auto is_seconds = from_bits<typename Lanes<Real>::Int>(kept) < 0;
-  const Real smaller = select(is_seconds, -kept, kept), larger = splat<Real>(1) - smaller;
-  return {select(is_seconds, larger, smaller), select(is_seconds, smaller, larger)};
+  const auto bits = from_bits<typename Lanes<Real>::Int>(kept);
+  const Real smaller = from_bits<Real>(bits & Lanes<Real>::kMagnitude), larger = splat<Real>(1) - smaller;
+  return {select(bits < 0, larger, smaller), select(bits < 0, smaller, larger)};
 }
 
 // Both mantissas brought to the larger exponent; exactly 0 where a value is too small to show.
@@ -25,16 +25,20 @@ struct Aligned {
 
 template <typename Real>
 RNNT_HD Aligned<Real> aligned(Value<Real> a, Value<Real> b) {
-  const Real exponent = maximum(a.exponent, b.exponent);
-  return {a.mantissa * radix_power(a.exponent - exponent), b.mantissa * radix_power(b.exponent - exponent), exponent};
+  const Real difference = a.exponent - b.exponent, none = splat<Real>(0);
+  const auto a_is_smaller = difference < none;
+  const Real scale =
+      radix_power(from_bits<Real>(from_bits<typename Lanes<Real>::Int>(difference) | ~Lanes<Real>::kMagnitude));
+  return {select(a_is_smaller, a.mantissa * scale, a.mantissa), select(a_is_smaller, b.mantissa, b.mantissa * scale),
+          select(a_is_smaller, b.exponent, a.exponent)};
 }
 
 struct Sum {
   template <typename Real>
   RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& shares) {
     const Aligned<Real> x = aligned(a, b);
-    const Real sum = x.a + x.b, none = splat<Real>(0);
-    shares = select(sum > none, select(x.a > x.b, -x.b, x.a) / sum, none);  // where nothing arrives there is none
+    const Real sum = x.a + x.b, least = splat<Real>(0x1p-100f);  // the share of what does not arrive is 0
+    shares = quotient(select(x.a > x.b, -x.b, x.a), maximum(sum, least));
     return normalised(Value<Real>{sum, x.exponent});
   }
 };

@@ -4,6 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
 
 // RNNT_HD is for functions, RNNT_INLINE for lambdas. All that takes or returns lanes has one of them: how a vector
 // wider than the build's instruction set is passed between functions is not to be relied on.

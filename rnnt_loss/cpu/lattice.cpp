@@ -46,8 +46,9 @@ void alpha_beta(const AlphaBetaParams& p, int64_t first, int64_t last) {
       beta[batch.topology.frame(f, u) * batch.U1 + u] = nats_from_value(value);
     };
     alpha[0] = 0;
-    p.loss[b] = 0.0 - forward<Sum, double>(batch.topology, layout, T, U, arcs, front.data(),
-                                           front.data() + layout.stride, keep_alpha);
+    const double log_z = forward<Sum, double>(batch.topology, layout, T, U, arcs, front.data(),
+                                              front.data() + layout.stride, keep_alpha);
+    p.loss.set(b, 0.0 - log_z);
     backward(batch.topology, layout, T, U, arcs, next.data(), keep_beta);
   }
 }
@@ -60,7 +61,6 @@ void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams& p, int64_t f
     for (int64_t b = first; b < last; b++) {
       const int64_t T = batch.input_lengths[b], U = batch.label_lengths[b], cells = batch.T * batch.U1;
       const double *alpha = p.alpha + b * cells, *beta = p.beta + b * cells;
-      const int64_t* labels = batch.labels + b * (batch.U1 - 1);
       const PosteriorPlanes<double> out = posteriors_of<double>(p.posteriors, layout, b);
       const double log_z = beta[0];
       const auto posterior = [&](double before, double score, double after) {
@@ -80,8 +80,9 @@ void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams& p, int64_t f
           const double before = alpha[t * batch.U1 + u];
           const int64_t slot = layout.slot(batch.topology.front(t, u), u);
           out.blank[slot] = posterior(before, load(row[batch.blank]), beta_at(t + batch.topology.blank.dt, u));
-          out.label[slot] =
-              u < U ? posterior(before, load(row[labels[u]]), beta_at(t + batch.topology.label.dt, u + 1)) : 0.0;
+          out.label[slot] = u < U ? posterior(before, load(row[batch.labels[b * (batch.U1 - 1) + u]]),
+                                              beta_at(t + batch.topology.label.dt, u + 1))
+                                  : 0.0;
         }
       }
     }

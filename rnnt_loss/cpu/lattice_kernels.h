@@ -18,7 +18,7 @@ void lattice_of(const LatticeParams& p, int64_t first, int64_t last) {
     };
     const double log_z =
         forward<Sum, Real>(batch.topology, layout, T, U, arcs, alpha.data(), alpha.data() + layout.stride, keep);
-    p.loss[b] = 0.0 - log_z;  // 0 - 0 is +0, where -0 is not
+    p.loss.set(b, 0.0 - log_z);  // 0 - 0 is +0, where -0 is not
   }
 }
 
@@ -31,9 +31,10 @@ void posteriors_from_shares(const PosteriorParams& p, int64_t first, int64_t las
   std::vector<acc_t> occupancy(layout.stride);
   for (int64_t b = first; b < last; b++) {
     const PosteriorPlanes<acc_t> out = posteriors_of<acc_t>(p.posteriors, layout, b);
-    if (!std::isfinite(p.loss[b])) {  // no path: all posteriors are 0; no loss: there are none
-      std::fill_n(out.blank, layout.slots(), p.loss[b] == INFINITY ? acc_t(0) : acc_t(NAN));
-      std::fill_n(out.label, layout.slots(), p.loss[b] == INFINITY ? acc_t(0) : acc_t(NAN));
+    const double loss = p.loss.at(b);
+    if (!std::isfinite(loss)) {  // no path: all posteriors are 0; no loss: there are none
+      std::fill_n(out.blank, layout.slots(), loss == INFINITY ? acc_t(0) : acc_t(NAN));
+      std::fill_n(out.label, layout.slots(), loss == INFINITY ? acc_t(0) : acc_t(NAN));
       continue;
     }
     const auto keep = [&](int64_t f, int64_t u, Real blank, Real label) RNNT_INLINE {

@@ -3,29 +3,6 @@
 
 #include "rows.h"
 
-// What the gradient of one row needs besides the row.
-template <typename acc_t>
-struct Cell {
-  int64_t blank, label;  // classes; label: -1 for none
-  acc_t blank_posterior, label_posterior;
-  acc_t largest, rest;  // of the softmax
-  acc_t weight;         // occupancy / (1 + rest): times exp(x - largest), the gradient of a class without an arc
-  acc_t bound, upstream;
-
-  // The gradient of an arc's class, of posterior `own`, beside an arc of posterior `other`:
-  // (own + other) p - own = other p - own (1 - p), where nothing large is subtracted from something large.
-  acc_t arc_gradient(acc_t exponential_of_x, bool is_largest, acc_t own, acc_t other) const {
-    const acc_t p = exponential_of_x / (1 + rest);
-    return other * p - own * (is_largest ? rest / (1 + rest) : 1 - p);
-  }
-};
-
-// The clamp and the upstream gradient; NaN stays NaN.
-template <typename Real>
-RNNT_HD Real finished(Real g, Real bound, Real upstream) {
-  return maximum(-bound, -maximum(-bound, -g)) * upstream;
-}
-
 // The gradient of the block x at k of a row of logits.
 template <typename Real, typename acc_t>
 RNNT_HD Block<Real> gradient_block(const Block<Real>& x, int64_t k, const Cell<acc_t>& cell) {
@@ -156,15 +133,15 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
     const auto cell_at = [&](int64_t u) {
       const int64_t slot = layout.slot(batch.topology.front(t, u), u), r = row_of_start + u - start;
       Cell<acc_t> cell = {};
-      cell.blank = batch.blank, cell.blank_posterior = posteriors.blank[slot];
+      cell.blank = static_cast<int32_t>(batch.blank), cell.blank_posterior = posteriors.blank[slot];
       cell.label = -1;
       if (u < U) {
-        cell.label = batch.labels[b * (batch.U1 - 1) + u];
+        cell.label = static_cast<int32_t>(batch.labels[b * (batch.U1 - 1) + u]);
         cell.label_posterior = posteriors.label[slot];
       }
       if (logits) cell.largest = softmax[r], cell.rest = softmax[batch.rows() + r];
       cell.weight = (cell.blank_posterior + cell.label_posterior) / (1 + cell.rest);
-      cell.bound = static_cast<acc_t>(p.clamp), cell.upstream = static_cast<acc_t>(p.grad_loss[b]);
+      cell.bound = static_cast<acc_t>(p.clamp), cell.upstream = static_cast<acc_t>(p.grad_loss.at(b));
       return cell;
     };
     int64_t u = start;

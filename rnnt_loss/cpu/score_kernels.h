@@ -11,7 +11,6 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
   acc_t* softmax = static_cast<acc_t*>(p.softmax);
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t cells = cells_in_frame(batch, b, t), U = batch.label_lengths[b];
-    const int64_t* labels = batch.labels + b * (batch.U1 - 1);
     const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.arcs, layout, b);
     // Arcs of up to kRowLanes cells become values together.
     for (int64_t u = start; u < std::min(end, cells); u += kRowLanes) {
@@ -34,7 +33,7 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
       }
       for (int j = 0; j < n; j++) {
         blank[j] = load(row_at(j)[batch.blank]);
-        if (u + j < U) label[j] = load(row_at(j)[labels[u + j]]);
+        if (u + j < U) label[j] = load(row_at(j)[batch.labels[b * (batch.U1 - 1) + u + j]]);
       }
       acc_t values[4][kRowLanes];
       for (int j = 0; j < kRowLanes; j += Lanes<Real>::kWidth) {

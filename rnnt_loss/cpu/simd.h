@@ -11,6 +11,7 @@ struct Lanes<Floats> {
   using Scalar = float;
   using Real = Floats;
   static constexpr int kBias = 127;
+  static constexpr int32_t kMagnitude = 0x7fffffff;
 
   RNNT_HD static Real splat(float x) { return Real{} + x; }
   RNNT_HD static Wide widen(Real x) { return __builtin_convertvector(x, Wide); }

@@ -17,7 +17,7 @@ def _slots(x, topology):
 
 
 @torch.library.register_fake(add_op_namespace_prefix("loss_forward"))
-def _(x, labels, input_lengths, label_lengths, blank, from_logits, topology, clamp, inplace_grad, keep):
+def _(x, labels, input_lengths, label_lengths, blank, from_logits, topology, clamp, inplace_grad, keep, validate):
     B, T, U1, _ = x.shape
     acc_type = _acc_type(x)
     softmax = x.new_empty((2, B, T, U1) if keep and from_logits else (0,), dtype=acc_type)
@@ -48,7 +48,7 @@ def _(grad_loss, log_probs, labels, input_lengths, label_lengths, alpha, beta, b
 
 
 def _save_loss(ctx, inputs, output):
-    x, labels, input_lengths, label_lengths, *options, inplace_grad, _ = inputs
+    x, labels, input_lengths, label_lengths, *options, inplace_grad, _, _ = inputs
     loss, softmax, shares = output
     ctx.mark_non_differentiable(softmax, shares)
     ctx.set_materialize_grads(False)
@@ -59,15 +59,15 @@ def _save_loss(ctx, inputs, output):
 
 def _loss_gradient(ctx, grad_loss, *_):
     if grad_loss is None:
-        return (None,) * 10
+        return (None,) * 11
     x, *kept = ctx.saved_tensors
     if not ctx.inplace_grad:
-        return (ops.loss_backward(grad_loss, x, *kept, *ctx.options), *[None] * 9)
+        return (ops.loss_backward(grad_loss, x, *kept, *ctx.options), *[None] * 10)
     x = x.detach()
     ops.loss_backward_(grad_loss, x, *kept, *ctx.options)
     # What else was saved of the logits, here for a second backward too, has to be found out of date.
     torch.autograd.graph.increment_version(x)
-    return (x, *[None] * 9)
+    return (x, *[None] * 10)
 
 
 def _save_rnnt(ctx, inputs, output):

@@ -45,7 +45,8 @@ def rnnt_loss(
             the reduction included) is multiplied in. None: no bound.
         zero_infinity: count a loss of +inf as 0, with gradient 0. NaN stays.
         topology: "standard", or "modified": one label per frame, label u moves from (t, u) to (t + 1, u + 1).
-        validate: check lengths and labels. On the CPU they are always checked.
+        validate: check lengths and labels. Where they are on the CPU they always are; on a GPU it costs a
+            synchronisation, and without it a bad one makes loss and gradient of its utterance NaN.
 
     Returns:
         The loss in nats, float32 (float64 for float64 input): [B] for reduction "none", else a scalar. Its gradient
@@ -59,7 +60,7 @@ def rnnt_loss(
     Raises:
         TypeError: an argument is not a tensor or has the wrong dtype or type.
         ValueError: a shape, a device, an option or blank is wrong.
-        RuntimeError: a length or a label is out of range; a second derivative is asked for.
+        RuntimeError: a checked length or label is out of range; a second derivative is asked for.
 
     Source: Graves, Sequence Transduction with Recurrent Neural Networks, 2012; one label per frame: Tripathi et al.,
     Monotonic Recurrent Neural Network Transducer and Decoding Strategies, 2019.
@@ -194,6 +195,7 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, cl
         clamp and float(clamp),
         inplace_grad,
         keep,
+        bool(validate),
     )
     if zero_infinity:
         loss = torch.where(loss == math.inf, 0.0, loss)

@@ -1,0 +1,168 @@
+// What the kernels use beyond plain CUDA C++, and the only <<<>>>. nvcc gets the real thing; the tests compile the same
+// kernels for the host against an emulator of the device (RNNT_EMULATE), which offers the same names.
+#pragma once
+
+#if defined(RNNT_EMULATE)
+#include "cuda_emulator.h"
+#else
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+// Phases of work that one thread of a block completes and another waits for: a barrier in shared memory.
+struct Phases {
+  uint64_t barrier;
+};
+
+// A number in global memory by which blocks tell each other how far they are: what a thread did before it set or raised
+// the number is seen by whoever reads that from it.
+__device__ __forceinline__ void tell(int* number, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(number), "r"(value) : "memory");
+}
+__device__ __forceinline__ void count(int* number) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(number) : "memory");
+}
+__device__ __forceinline__ int hear(const int* number) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(number) : "memory");
+  return value;
+}
+
+inline void check(cudaError_t error) {
+  if (error != cudaSuccess)
+    throw std::runtime_error(std::string("rnnt_loss: CUDA error: ") + cudaGetErrorString(error));
+}
+
+// Of the current device.
+inline int multiprocessors() {
+  int device, count;
+  check(cudaGetDevice(&device));
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+template <typename... Params, typename... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, void* stream, Args&&... args) {
+  // clang-format off
+  kernel<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(std::forward<Args>(args)...);
+  // clang-format on
+  check(cudaGetLastError());
+}
+#endif
+
+// 16 bytes at once. Left to itself the compiler takes a store of values it has just computed apart.
+template <typename T>
+__device__ __forceinline__ void store16(T* p, const T& value) {
+  static_assert(sizeof(T) == 16 && alignof(T) == 16);
+#if defined(RNNT_EMULATE)
+  *p = value;
+#else
+  uint4 bits;
+  memcpy(&bits, &value, sizeof bits);
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w)
+               : "memory");
+#endif
+}
+
+// x, of which the compiler knows nothing: it has to keep it, where it would compute it anew at each use.
+__device__ __forceinline__ int kept(int x) {
+#if !defined(RNNT_EMULATE)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
+// Phases in shared memory whose address is kept. What a thread did before it completed a phase is seen by whoever has
+// waited for it. start() comes before a barrier of the block.
+class PhasesArray {
+#if defined(RNNT_EMULATE)
+ public:
+  explicit PhasesArray(Phases* first) : first_(first) {}
+  void start(int i) const { first_[i].start(); }
+  void complete(int i) const { first_[i].complete(); }
+  void wait_for(int i, int number) const { first_[i].wait_for(number); }
+
+ private:
+  Phases* first_;
+#else
+ public:
+  __device__ __forceinline__ explicit PhasesArray(Phases* first)
+      : address_(kept(static_cast<int>(__cvta_generic_to_shared(first)))) {}
+  __device__ __forceinline__ void start(int i) const {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_ + 8 * i) : "memory");
+  }
+  __device__ __forceinline__ void complete(int i) const {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(address_ + 8 * i)
+                 : "memory");
+  }
+  // Waits for phase `number` of the i'th; the one after it must not have been completed.
+  __device__ __forceinline__ void wait_for(int i, int number) const {
+    int is_complete;
+    do {
+      asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }"
+                   : "=r"(is_complete)
+                   : "r"(address_ + 8 * i), "r"(number & 1)
+                   : "memory");
+    } while (!is_complete);
+  }
+
+ private:
+  int address_;
+#endif
+};
+
+// An array in shared memory, of elements of 4, 8 or 16 bytes, whose address is kept.
+template <typename T>
+class SharedArray {
+#if defined(RNNT_EMULATE)
+ public:
+  explicit SharedArray(T* first) : first_(first) {}
+  T read(int i) const { return first_[i]; }
+  void write(int i, T value) const { first_[i] = value; }
+
+ private:
+  T* first_;
+#else
+ public:
+  __device__ __forceinline__ explicit SharedArray(T* first)
+      : address_(kept(static_cast<int>(__cvta_generic_to_shared(first)))) {}
+  __device__ __forceinline__ T read(int i) const {
+    const int at = address_ + i * static_cast<int>(sizeof(T));
+    int words[kWords];
+    if constexpr (kWords == 1)
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(words[0]) : "r"(at) : "memory");
+    else if constexpr (kWords == 2)
+      asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(at) : "memory");
+    else
+      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                   : "r"(at)
+                   : "memory");
+    T value;
+    memcpy(&value, words, sizeof value);
+    return value;
+  }
+  __device__ __forceinline__ void write(int i, T value) const {
+    const int at = address_ + i * static_cast<int>(sizeof(T));
+    int words[kWords];
+    memcpy(words, &value, sizeof value);
+    if constexpr (kWords == 1)
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(words[0]) : "memory");
+    else if constexpr (kWords == 2)
+      asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(words[0]), "r"(words[1]) : "memory");
+    else
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                   "r"(words[3])
+                   : "memory");
+  }
+
+ private:
+  static constexpr int kWords = sizeof(T) / 4;
+  int address_;
+#endif
+};
+
+constexpr unsigned kWholeWarp = 0xffffffffu;

@@ -1,0 +1,87 @@
+// score: a V-wide row becomes the values of the two arcs that leave its cell (README, eq. 8).
+#pragma once
+
+#include "../core/core.h"
+#include "cells.cuh"
+#include "launch.cuh"
+#include "rows.cuh"
+
+namespace rnnt::cuda {
+
+// The last front has no cells; its arcs are made zero, for the lattice to read where there are none.
+__device__ inline int64_t last_front(const Batch& batch) { return batch.layout().fronts - 1; }
+
+// The value of the arc of class `label`; NaN without one to be trusted.
+template <typename acc_t, typename scalar_t>
+__device__ Value<acc_t> arc_value(const Softmax<acc_t>& softmax, const scalar_t* row, int label) {
+  if (label == kNoLabel) return zero<acc_t>();
+  if (label == kBadLabel) return {NAN, 0};
+  return softmax.value(load(row[label]));
+}
+
+// A block's rows of logits.
+template <typename scalar_t>
+__device__ void score_rows(const ScoreParams& p, const RowThread& at) {
+  using acc_t = acc_of<scalar_t>;
+  constexpr int kSize = Piece<scalar_t>::kSize;
+  const Batch& batch = p.batch;
+  const int V = static_cast<int>(batch.V);
+  const Utterance utterance = utterance_of(batch, at.b);
+  const bool is_cell = at.exists && utterance.has(at.t, at.u);
+  const scalar_t* row = static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(at.b, at.t, at.u);
+
+  RunningSum<acc_t> sum = RunningSum<acc_t>::nothing();
+  if (is_cell) {
+    at.template each_chunk<scalar_t>(0, V, [&](int k, int step) {
+      Pieces<scalar_t> pieces;
+      load_pieces(pieces, row, k, step, V, store<scalar_t>(acc_t(-INFINITY)));
+      acc_t largest = sum.largest;
+#pragma unroll
+      for (const auto& piece : pieces)
+#pragma unroll
+        for (int j = 0; j < kSize; j++) largest = larger_of(largest, piece.at(j));
+      sum.raise(largest);
+      const acc_t reference = sum.reference();
+#pragma unroll
+      for (const auto& piece : pieces)
+#pragma unroll
+        for (int j = 0; j < kSize; j++) sum.add(piece.at(j), reference);
+    });
+  }
+  const Softmax<acc_t> softmax = whole_row(sum, at.lanes).softmax();
+
+  if (!at.exists || at.lane > 1) return;
+  // The first lane takes the blank and the maximum, the second the label and the rest.
+  const bool first = at.lane == 0;
+  if (p.softmax) {
+    acc_t* out = static_cast<acc_t*>(p.softmax) + (first ? 0 : batch.rows());
+    out[at.row] = !is_cell ? acc_t(0) : first ? softmax.maximum : softmax.rest;
+  }
+  Arcs<acc_t>* arcs = slots_of<Arcs, acc_t>(p.arcs, at.b);
+  const auto set = [&](int64_t front, Value<acc_t> value) {
+    Arcs<acc_t>& leaving = arcs[batch.layout().slot(front, at.u)];
+    (first ? leaving.blank : leaving.label) = value;
+  };
+  if (at.t == 0) set(last_front(batch), zero<acc_t>());
+  if (!is_cell) return;
+  const int label = first ? static_cast<int>(batch.blank) : label_of(batch, at.b, at.u, utterance.U);
+  set(batch.topology.front(at.t, at.u), arc_value(softmax, row, label));
+}
+
+// A row of log-probabilities, by one thread.
+template <typename scalar_t, typename acc_t>
+__device__ void score_row(const ScoreParams& p, const RowThread& at) {
+  const Batch& batch = p.batch;
+  const Utterance utterance = utterance_of(batch, at.b);
+  Arcs<acc_t>* arcs = slots_of<Arcs, acc_t>(p.arcs, at.b);
+  if (!at.exists) return;
+  if (at.t == 0) arcs[batch.layout().slot(last_front(batch), at.u)] = {zero<acc_t>(), zero<acc_t>()};
+  if (!utterance.has(at.t, at.u)) return;
+  const scalar_t* row = static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(at.b, at.t, at.u);
+  const Softmax<acc_t> none = {0, 0};
+  arcs[batch.layout().slot(batch.topology.front(at.t, at.u), at.u)] = {
+      arc_value(none, row, static_cast<int>(batch.blank)),
+      arc_value(none, row, label_of(batch, at.b, at.u, utterance.U))};
+}
+
+}  // namespace rnnt::cuda

@@ -1,0 +1,72 @@
+// The ops' work on a CUDA device: the whole batch at once, in order on torch's current stream.
+#pragma once
+
+#include <torch/csrc/stable/accelerator.h>
+
+#include "../rnnt_loss/backend.h"
+#include "call.h"
+
+#if !defined(RNNT_EMULATE)
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+// A torch without CUDA does not have it, and may load this library all the same: its ops serve CPU tensors too.
+#pragma weak aoti_torch_get_current_cuda_stream
+#endif
+
+namespace rnnt {
+
+class BatchOnDevice {
+ public:
+  BatchOnDevice(void* stream, void* workspace) : stream_(stream), workspace_(workspace) {}
+
+  void loss(const ScoreParams& score, const LatticeParams& lattice) const {
+    cuda::loss(score, with_workspace(lattice), stream_);
+  }
+  void gradient(const PosteriorParams& posteriors, const ScoreBackwardParams& rows) const {
+    cuda::gradient(with_workspace(posteriors), rows, /*has_posteriors=*/false, stream_);
+  }
+  void alpha_beta(const ScoreParams& score, const AlphaBetaParams& lattice) const {
+    cuda::score(score, stream_);
+    cuda::alpha_beta(with_workspace(lattice), stream_);
+  }
+  void gradient_from_alpha_beta(const PosteriorFromAlphaBetaParams& posteriors, const ScoreBackwardParams& rows) const {
+    cuda::posteriors_from_alpha_beta(posteriors, stream_);
+    cuda::gradient({}, rows, /*has_posteriors=*/true, stream_);
+  }
+
+ private:
+  template <typename Params>
+  Params with_workspace(Params p) const {
+    p.workspace = workspace_;
+    return p;
+  }
+
+  void *stream_, *workspace_;
+};
+
+struct OnDevice {
+  static constexpr Side kSide = Side::kDevice;
+
+  // As on the CPU, with the batch for the only part. Scratch memory may be freed when the kernels are queued: the next
+  // owner's are queued behind them.
+  template <typename Work>
+  static void each_part(const Call& call, bool wide, int count, Work work) {
+    const Batch& batch = call.batch;
+    const ScalarType type = wide ? ScalarType::Double : ScalarType::Float;
+    const int64_t stride = count * call.slots();
+    Tensor planes = new_tensor(call.x, {batch.B, stride}, type);
+    Tensor workspace = torch::stable::new_zeros(call.x, {cuda::workspace_bytes(batch)}, ScalarType::Byte);
+    void* stream = nullptr;
+#if defined(RNNT_EMULATE)
+    const BatchOnDevice part(stream, workspace.mutable_data_ptr());
+    work(part, Planes{planes.mutable_data_ptr(), stride, wide});
+#else
+    const int32_t device = call.x.get_device_index();
+    const torch::stable::accelerator::DeviceGuard guard(device);
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+    const BatchOnDevice part(stream, workspace.mutable_data_ptr());
+    work(part, Planes{planes.mutable_data_ptr(), stride, wide});
+#endif
+  }
+};
+
+}  // namespace rnnt

@@ -3,12 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 export LOCAL_KERNELS ?= phanerozoic/rnnt-loss=$(CURDIR)/build
 
-.PHONY: demo test build build-cuda bench lint format clean
+.PHONY: demo test build build-cuda build-emulated check-cuda device-check bench lint format clean
 
 demo: build
 	$(BIN)/python examples/train_prompts.py
 
-test: build lint
+test: build build-emulated lint
 	$(BIN)/python -m pytest tests
 
 build: .venv/ready
@@ -16,6 +16,20 @@ build: .venv/ready
 
 build-cuda: .venv/ready
 	$(BIN)/python tools/build_variant.py cuda
+
+# The CUDA kernels with the CPU for their device (tests/emulator): as quick as can be, and with every access checked.
+build-emulated: .venv/ready
+	$(BIN)/python tools/build_variant.py emulated
+	$(BIN)/python tools/build_variant.py emulated-check
+
+# What the compiler makes of the kernels, for every architecture; needs nvcc, and no GPU.
+check-cuda: build
+	RNNT_CHECK_CAPABILITIES=all $(BIN)/python -m pytest tests/test_cuda_static.py
+	$(BIN)/python tools/sass.py --markdown benchmarks/results/sass.md >/dev/null
+
+# On a machine with a GPU: builds, tests and times the CUDA variant with the Python that is there, in eight minutes.
+device-check:
+	$(PYTHON) tools/device_check.py
 
 bench: build
 	$(BIN)/python benchmarks/peers.py

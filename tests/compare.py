@@ -14,8 +14,9 @@ def assert_within_budget(name: str, got: Tensor, truth: Tensor, twin: Tensor | N
     assert got.shape == truth.shape, f"{name}: wanted shape {tuple(truth.shape)}, got {tuple(got.shape)}"
     if truth.numel() == 0:
         return
+    got, truth = got.cpu(), truth.cpu()
     finite = truth.isfinite()
-    values, wanted = got.double().cpu(), truth.double()
+    values, wanted = got.double(), truth.double()
     same = torch.where(finite, values.isfinite(), (values == wanted) | values.isnan() & wanted.isnan())
     assert same.all(), worst(name, (~same).double(), values, wanted)
 

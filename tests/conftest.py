@@ -1,21 +1,33 @@
 """The backends under test, their poisoned memory, and a fixed seed."""
 
 import os
+import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 REPO = "phanerozoic/rnnt-loss"
-BUILD = Path(__file__).resolve().parents[1] / "build"
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
 os.environ.setdefault("LOCAL_KERNELS", f"{REPO}={BUILD}")  # kernels reads it when it is imported
+SEED = os.environ.setdefault("RNNT_EMULATOR_SEED", str(random.SystemRandom().randrange(1 << 32)))
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait sleep: the cores may be shared
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs to be deterministic
 
-import kernels  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from batches import Batch  # noqa: E402
 from torch import Tensor  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "tools"))
+from load_variant import folder_of, load  # noqa: E402
+
+try:
+    import kernels
+except ImportError:  # as on a machine that is lent for its GPU
+    kernels = None
 
 MARGIN = 64  # elements on either side of a tensor, filled with NaN; keeps 64-byte alignment
 
@@ -50,7 +62,7 @@ class Backend:
         """
         self.needs(*batch.x.shape)
         padded = batch.poisoned() if poisoned else batch
-        x = surrounded(padded.x.to(self.device)) if poisoned else padded.x.to(self.device).detach()
+        x = surrounded(padded.x.to(self.device)) if poisoned else moved(padded.x, self.device)
         loss = self.loss(padded._replace(x=x.requires_grad_()), from_logits, **{"reduction": "none", **keywords})
         upstream = torch.as_tensor(upstream, dtype=loss.dtype, device=loss.device)
         (grad,) = torch.autograd.grad(loss, x, upstream.expand_as(loss))
@@ -67,13 +79,40 @@ def surrounded(x: Tensor) -> Tensor:
     return view.copy_(x).detach()
 
 
+def moved(x: Tensor, device: torch.device) -> Tensor:
+    """On the device, with the strides that it has and the memory between its rows; itself if it is there."""
+    if x.device.type == device.type:
+        return x.detach()
+    memory = x.new_empty(0).set_(x.untyped_storage())
+    return memory.to(device).as_strided(x.shape, x.stride(), x.storage_offset()).detach()
+
+
 def cpu() -> Backend:
     if str(BUILD) in os.environ["LOCAL_KERNELS"] and not any(BUILD.glob("torch-*")):
         pytest.fail("there is nothing in build/ to test: run make build", pytrace=False)
+    if kernels is None:
+        return Backend("cpu", torch.device("cpu"), load(folder_of("cpu")))
     return Backend("cpu", torch.device("cpu"), kernels.get_kernel(REPO, version=1, trust_remote_code=True))
 
 
-BACKENDS: dict[str, Callable[[], Backend]] = {"cpu": cpu}
+def emulated(name: str, place: str, max_cells: float) -> Backend:
+    folder = BUILD / "emulated" / place / "rnnt_loss"
+    if not folder.exists():
+        pytest.fail("there is no emulated variant in build/: run make build-emulated", pytrace=False)
+    return Backend(name, torch.device("cpu"), load(folder), "nan", max_cells)
+
+
+BACKENDS: dict[str, Callable[[], Backend]] = {
+    "cpu": cpu,
+    "emulated": lambda: emulated("emulated", "plain", float("inf")),
+    "checked": lambda: emulated("checked", "check", 5e5),  # every access of the kernels is checked
+}
+if torch.cuda.is_available():
+    BACKENDS["cuda"] = lambda: Backend("cuda", torch.device("cuda"), load(folder_of("cuda")), "nan")
+
+
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.write_line(f"RNNT_EMULATOR_SEED={SEED}")
 
 
 @pytest.fixture(scope="session", params=BACKENDS)

@@ -84,10 +84,11 @@ def test_changing_an_argument_before_backward_is_an_error(backend, victim):
 def test_arguments_are_not_written(backend):
     batch = RAGGED.poisoned()
     before = [tensor.clone() for tensor in batch[:4]]
-    leaf = batch._replace(x=batch.x.to(backend.device).requires_grad_())
-    backend.loss(leaf, reduction="sum").backward()
-    for name, old, new in zip(batch._fields, before, [leaf.x.detach().cpu(), *batch[1:4]], strict=False):
-        assert_same_bits(name, new, old)
+    x, *ids = (tensor.to(backend.device) for tensor in batch[:4])
+    backend.loss(batch._replace(x=x.requires_grad_(), labels=ids[0], input_lengths=ids[1], label_lengths=ids[2]),
+                 reduction="sum").backward()  # fmt: skip
+    for name, old, new in zip(batch._fields, before, [x.detach(), *ids], strict=False):
+        assert_same_bits(name, new.cpu(), old)
 
 
 def test_through_a_network_under_autocast(backend):

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytest.importorskip("matplotlib", reason="the demo draws with it")
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
@@ -78,6 +80,7 @@ def rates(printed: str) -> list[float]:
 
 
 def test_it_learns_and_repeats_itself_even_after_ctrl_c(corpus, tmp_path, capsys):
+    pytest.importorskip("kernels", reason="the demo loads with it")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     start = ("--data", corpus, "--epochs", EPOCHS, "--seed", 1, "--out")
     first, second = demo(*start, whole), demo(*start, stopped)

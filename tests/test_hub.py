@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("kernels", reason="the client itself is what is tested")
+
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 USE = """

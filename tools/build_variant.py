@@ -2,6 +2,7 @@
 
     python tools/build_variant.py cpu
     python tools/build_variant.py cuda
+    python tools/build_variant.py emulated          # or emulated-check: for the tests, into build/emulated/
 
 kernel-builder makes the released binaries; this makes the same variant from the same list of sources with the
 compilers at hand (g++, and nvcc for cuda), so that a change can be tried in seconds. Objects are kept by the hash of
@@ -28,6 +29,7 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
+EMULATOR = ROOT / "tests" / "emulator"
 REGISTRATION_H = """\
 // Written by tools/build_variant.py, in place of kernel-builder's: the names torch_binding.cpp uses.
 #pragma once
@@ -107,86 +109,78 @@ def find_nvcc() -> Path:
 
 
 class Variant:
-    def __init__(self, backend: str):
+    """The CPU's variant, and what the others have in common with it."""
+
+    backend = "cpu"  # of the components of build.toml that it is made of
+    defines = ["-DCPU_KERNEL"]
+    libraries: list[str] = []
+    # gcc's own vector intrinsics start from what it then calls uninitialized
+    warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-uninitialized", "-Wno-maybe-uninitialized"]
+
+    def __init__(self, kind: str):
         import torch
 
-        self.backend = backend
-        self.build_toml = tomllib.loads((ROOT / "build.toml").read_text())
-        self.general, self.torch_section = self.build_toml["general"], self.build_toml["torch"]
-        self.components = [kernel for kernel in self.build_toml["kernel"].values() if kernel["backend"] == backend]
-        if not self.components:
-            sys.exit(f"backend must be one of build.toml's, got {backend!r}")
+        self.kind = kind
+        self.torch_root, self.torch_version = Path(torch.__file__).parent, torch.__version__
+        build_toml = tomllib.loads((ROOT / "build.toml").read_text())
+        self.general, self.torch_section = build_toml["general"], build_toml["torch"]
+        self.components = [kernel for kernel in build_toml["kernel"].values() if kernel["backend"] == self.backend]
         self.package = self.general["name"].replace("-", "_")
-        self.torch_root = Path(torch.__file__).parent
-        self.nvcc = find_nvcc() if backend == "cuda" else None
-        listed = [*self.torch_section["src"], *(name for component in self.components for name in component["src"])]
-        self.listed = [ROOT / name for name in listed]
-        missing = [str(path.relative_to(ROOT)) for path in self.listed if not path.exists()]
+        # Every source, and the section of build.toml that says how it is compiled.
+        self.sections = {
+            ROOT / name: section for section in [self.torch_section, *self.components] for name in section["src"]
+        }
+        missing = [str(path.relative_to(ROOT)) for path in self.sections if not path.exists()]
         if missing:
             sys.exit(f"build.toml lists files that do not exist: {', '.join(missing)}")
-        self.ops = f"_{self.package}_{backend}_{unique_id(self.listed)}"
+        self.ops = f"_{self.package}_{kind.replace('-', '_')}_{unique_id(list(self.sections))}"
         abi = self.torch_section["stable-abi"]
-        self.abi = abi if isinstance(abi, str) else abi[backend]
-        self.folder = ROOT / "build" / self.name()
-        self.objects = ROOT / "build" / ".objects" / backend
+        self.abi = abi if isinstance(abi, str) else abi[self.backend]
+        self.objects = ROOT / "build" / ".objects" / kind
 
-    def name(self) -> str:
-        system = "cpu"
-        if self.backend == "cuda":
-            version = subprocess.run([str(self.nvcc), "--version"], capture_output=True, text=True, check=True).stdout
-            system = "cu" + "".join(re.search(r"release (\d+)\.(\d+)", version).groups())
-        return f"torch-stable-abi{self.abi.replace('.', '')}-{system}-{platform.machine()}-linux"
+    @property
+    def folder(self) -> Path:
+        name = f"torch-stable-abi{self.abi.replace('.', '')}-{self.system()}-{platform.machine()}-linux"
+        return ROOT / "build" / name
 
-    def includes(self) -> list[str]:
+    def system(self) -> str:
+        return "cpu"
+
+    def cxx(self, *flags: str, standard: str = "c++17") -> list[str]:
+        """The host compiler, for any of the sources."""
+        fixed = ["-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fmax-errors=5", f"-ffile-prefix-map={ROOT}/="]
+        return [*compiler(), f"-std={standard}", *fixed, *flags, *self.defines]
+
+    def binding_flags(self) -> list[str]:
+        """What the binding alone knows: its name, and torch."""
         python = sysconfig.get_path("include")
         if not (Path(python) / "Python.h").exists():
             sys.exit(f"Python.h is not in {python}: install Python's development headers (Debian: python3-dev)")
-        return [f"-I{python}", f"-I{self.torch_root / 'include'}"]
-
-    def compile(self, source: Path, flags: list[str]) -> Path:
-        """The object of one source, made anew only if the source, a header, the flags or the compiler changed."""
-        major, minor = self.abi.split(".")
-        defines = [
-            f"-DTORCH_TARGET_VERSION=0x{int(major):02x}{int(minor):02x}000000000000ULL",
+        major, minor = map(int, self.abi.split("."))
+        return [
+            f"-I{python}",
+            f"-I{self.torch_root / 'include'}",
+            f"-DTORCH_TARGET_VERSION=0x{major:02x}{minor:02x}000000000000ULL",
             "-DPy_LIMITED_API=0x03090000",
-            f"-D{self.backend.upper()}_KERNEL",
+            f"-DTORCH_EXTENSION_NAME={self.ops}",
         ]
-        if source.parent.name == "torch-ext":  # the binding alone knows its name and torch
-            defines += [f"-DTORCH_EXTENSION_NAME={self.ops}", *self.includes()]
-        if self.backend == "cuda":
-            defines.append("-DUSE_CUDA")
-        common = ["-std=c++17", *flags, *defines, f"-ffile-prefix-map={ROOT}/="]
-        if source.suffix == ".cu":
-            capabilities = {
-                c.replace(".", "") for component in self.components for c in component.get("cuda-capabilities", [])
-            }
-            gencode = [f"-gencode=arch=compute_{c},code=sm_{c}" for c in sorted(capabilities, key=int)]
-            host = [f for f in common if f.startswith("-f")]
-            command = [
-                str(self.nvcc),
-                *gencode,
-                *(f for f in common if f not in host),
-                "-Xcompiler",
-                ",".join(["-fPIC", *host]),
-            ]
-        else:
-            # gcc's own vector intrinsics start from what it then calls uninitialized
-            warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-uninitialized", "-Wno-maybe-uninitialized"]
-            command = [
-                *compiler(),
-                "-fPIC",
-                "-fvisibility=hidden",
-                "-fno-gnu-unique",
-                "-fmax-errors=5",
-                *(warnings if source.parent.name != "torch-ext" else []),
-                *common,
-            ]
+
+    def command(self, source: Path) -> list[str]:
+        """What compiles a source, but for the names of source and object."""
+        section = self.sections[source]
+        if section is self.torch_section:
+            return self.cxx(*section.get("cxx-flags", []), *self.binding_flags())
+        return self.cxx(*self.warnings, *section.get("cxx-flags", []))
+
+    def compile(self, source: Path) -> Path:
+        """The object of one source, made anew only if the source, a header, the command or the compiler changed."""
+        command = self.command(source)
         version = subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout
-        headers = sorted(path for path in self.listed if path.suffix in {".h", ".cuh", ".inc"})
+        headers = sorted(path for path in self.sections if path.suffix in {".h", ".cuh", ".inc"})
         key = digest(
             " ".join(command).encode(),
             version,
-            self.torch_version().encode(),
+            self.torch_version.encode(),
             REGISTRATION_H.encode(),
             *(path.read_bytes() for path in [source, *headers]),
         )
@@ -200,38 +194,15 @@ class Variant:
             partial.replace(made)
         return made
 
-    def torch_version(self) -> str:
-        import torch
-
-        return torch.__version__
-
     def build(self) -> None:
         print(f"building {self.folder.relative_to(ROOT)}", flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_if_changed(ROOT / "torch-ext" / "registration.h", REGISTRATION_H)
-        work = [
-            (ROOT / name, section.get("cxx-flags", []))
-            for section in [self.torch_section, *self.components]
-            for name in section["src"]
-            if Path(name).suffix in {".cpp", ".cu"}
-        ]
+        sources = [path for path in self.sections if path.suffix in {".cpp", ".cu"}]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = [str(made) for made in pool.map(lambda item: self.compile(*item), work)]
+            objects = [str(made) for made in pool.map(self.compile, sources)]
         library = self.folder / f"{self.ops}.abi3.so"
-        # libtorch by name: a CUDA variant takes the current stream from it, and nothing else would bring it in.
-        command = [
-            *compiler(),
-            "-shared",
-            *objects,
-            f"-L{self.torch_root / 'lib'}",
-            "-Wl,--no-as-needed",
-            "-ltorch",
-            "-Wl,--as-needed",
-            "-ltorch_cpu",
-        ]
-        partial = self.objects / "linked.so"
-        subprocess.run([*command, "-o", str(partial)], check=True)
-        partial.replace(library)
+        self.link(objects, library)
         package = ROOT / "torch-ext" / self.package
         wanted = {library.name, "_ops.py", "metadata.json"}
         for source in package.rglob("*.py"):
@@ -250,26 +221,112 @@ class Variant:
             if str(path) not in objects:
                 path.unlink()
 
+    def link(self, objects: list[str], library: Path) -> None:
+        # libtorch by name: a CUDA variant takes the current stream from it, and nothing else would bring it in.
+        torch = [f"-L{self.torch_root / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-Wl,--as-needed", "-ltorch_cpu"]
+        partial = self.objects / "linked.so"
+        subprocess.run([*compiler(), "-shared", *objects, *torch, *self.libraries, "-o", str(partial)], check=True)
+        partial.replace(library)
+
     def metadata(self) -> dict:
-        backend: dict = {"type": self.backend}
-        if self.backend == "cuda":
-            backend["archs"] = sorted(
-                {c for component in self.components for c in component["cuda-capabilities"]}, key=float
-            )
         return {
             "name": self.general["name"],
             "id": self.ops,
             "version": self.general["version"],
             "license": self.general["license"],
             "python-depends": [],
-            "backend": backend,
+            "backend": {"type": self.kind},
         }
+
+
+class CudaVariant(Variant):
+    backend = "cuda"
+    defines = ["-DCUDA_KERNEL", "-DUSE_CUDA"]
+
+    def __init__(self, kind: str):
+        super().__init__(kind)
+        self.compiler = find_nvcc()
+        # The runtime inside the library: a torch without CUDA, which has none, can load it too.
+        runtime = self.compiler.parent.parent / "lib64"
+        self.libraries = [f"-L{runtime}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+
+    def system(self) -> str:
+        version = subprocess.run([self.compiler, "--version"], capture_output=True, text=True, check=True).stdout
+        return "cu" + "".join(re.search(r"release (\d+)\.(\d+)", version).groups())
+
+    def capabilities(self) -> list[str]:
+        """build.toml's, or those of RNNT_CUDA_CAPABILITIES, such as "9.0": one is built in a fraction of the time."""
+        if wanted := os.environ.get("RNNT_CUDA_CAPABILITIES"):
+            return sorted(wanted.split(), key=float)
+        return sorted({c for component in self.components for c in component["cuda-capabilities"]}, key=float)
+
+    def nvcc(self, capabilities: list[str], *flags: str) -> list[str]:
+        """nvcc, for any of the .cu sources. Spills, local memory and warnings are errors."""
+        numbers = [capability.replace(".", "") for capability in capabilities]
+        return [
+            str(self.compiler),
+            "-std=c++17",
+            *(f"-gencode=arch=compute_{n},code=sm_{n}" for n in numbers),
+            *flags,
+            *self.defines,
+            *("-Xptxas", "-warn-spills,-warn-lmem-usage", "-Werror", "all-warnings"),
+            *("-Xcompiler", f"-fPIC,-fvisibility=hidden,-Wall,-ffile-prefix-map={ROOT}/="),
+        ]
+
+    def command(self, source: Path) -> list[str]:
+        if source.suffix != ".cu":
+            return super().command(source)
+        return self.nvcc(self.capabilities(), *self.sections[source].get("cuda-flags", []))
+
+    def metadata(self) -> dict:
+        return {**super().metadata(), "backend": {"type": self.kind, "archs": self.capabilities()}}
+
+
+class EmulatedVariant(Variant):
+    """The CUDA variant's sources with the CPU for the device, for the tests (tests/emulator)."""
+
+    backend = "cuda"
+    place = "plain"
+    defines = ["-DRNNT_EMULATE"]
+    kernel_flags = ["-O2"]
+
+    def __init__(self, kind: str):
+        super().__init__(kind)
+        # First, since of a function that several objects have, the linker takes the first: not one with checks in it.
+        self.sections = {**{path: {} for path in [*self.emulator_sources(), *EMULATOR.glob("*.h")]}, **self.sections}
+
+    @property
+    def folder(self) -> Path:
+        return ROOT / "build" / "emulated" / self.place / self.package
+
+    def emulator_sources(self) -> list[Path]:
+        return sorted(EMULATOR.glob("*.cpp"))
+
+    def command(self, source: Path) -> list[str]:
+        if source.suffix != ".cu" and source.parent != EMULATOR:
+            return super().command(source)
+        flags = ["-O2"]
+        if source.suffix == ".cu":  # nvcc includes its own header unasked, too
+            flags = [*self.kernel_flags, "-ffp-contract=off", f"-I{EMULATOR}", "-include", "cuda_emulator.h", "-xc++"]
+        return self.cxx(*self.warnings, "-Wno-unknown-pragmas", *flags, standard="c++20")
+
+
+class CheckedVariant(EmulatedVariant):
+    """The same with every access to memory checked."""
+
+    place = "check"
+    defines = ["-DRNNT_EMULATE", "-DEMULATOR_CHECKS"]
+    kernel_flags = ["-O1", "-g1", "-fsanitize=thread,undefined", "-fno-sanitize=vptr,null"]
+
+
+VARIANTS = {"cpu": Variant, "cuda": CudaVariant, "emulated": EmulatedVariant, "emulated-check": CheckedVariant}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("backend", choices=["cpu", "cuda"])
-    variant = Variant(parser.parse_args().backend)
+    parser.add_argument("variant", choices=VARIANTS)
+    kind = parser.parse_args().variant
+    variant = VARIANTS[kind](kind)
     variant.objects.mkdir(parents=True, exist_ok=True)
     with open(variant.objects / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time, the second finds the first's work done

@@ -1,0 +1,396 @@
+"""Whether the emulator sees bugs of the project's own kernels: seeds those of mutants.toml into a copy, one at a time.
+
+    python tests/emulator/mutants.py --all                # or the names of some; none: those that `make test` tries
+    python tests/emulator/mutants.py --all --markdown     # the table in README.md
+    python tests/emulator/mutants.py --all --variant emulated
+
+A mutant is seen if the emulator reports something or a result is not within the error budget of the float64 twin, on
+any of CASES. Without a bug all of them have to pass, which is tried first. Only what includes the changed file is
+compiled again, as tools/build_variant.py would. Each mutant has a process of its own: ops are registered once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import ctypes
+import fcntl
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+import tomllib
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+
+from batches import INF, NAN, Batch, edit, random_batch  # noqa: E402
+from build_variant import OPS_PY, VARIANTS, EmulatedVariant  # noqa: E402
+from compare import assert_within_budget  # noqa: E402
+from conftest import Backend, surrounded  # noqa: E402
+from load_variant import load  # noqa: E402
+from reference import Twin  # noqa: E402
+
+KERNELS = Path("rnnt_loss") / "cuda"
+RANDOM, REVERSE = 2, 1
+ORDERS = [(RANDOM, 1, 0, 32), (RANDOM, 2, 10, 6), (REVERSE, 3, 0, 8)]  # order, seed, preemption, resident blocks
+SECONDS = 120  # for all cases
+FLOAT, DOUBLE, HALF, BFLOAT = torch.float32, torch.float64, torch.float16, torch.bfloat16
+
+
+# ---- what a mutant is tried on
+
+
+@dataclass(frozen=True)
+class Case:
+    """Random utterances of mixed lengths, and what the twin says of them."""
+
+    name: str
+    shape: tuple[int, int, int, int]  # B, T, U, V
+    dtype: torch.dtype = FLOAT
+    from_logits: bool = True
+    change: Callable[[Batch], Batch] = lambda batch: batch
+    layout: Callable[[torch.Tensor], torch.Tensor] = surrounded
+    keywords: dict = field(default_factory=dict)
+
+    @cached_property
+    def batch(self) -> Batch:
+        original = random_batch(*self.shape, seed=len(self.name), scale=2.0, ragged=True, blank=self.shape[3] // 2)
+        return self.change(original.front(self.from_logits)).to(self.dtype)
+
+    @cached_property
+    def upstream(self) -> torch.Tensor:
+        return torch.linspace(1, -0.5, self.shape[0], dtype=DOUBLE if self.dtype == DOUBLE else FLOAT)
+
+    @cached_property
+    def truth(self) -> tuple[Twin, Twin]:
+        """In float64, and as it is computed."""
+        topology = self.keywords.get("topology", "standard")
+        return tuple(Twin(self.batch, self.from_logits, topology, dtype) for dtype in (DOUBLE, self.upstream.dtype))
+
+    def gradient(self, twin: Twin) -> torch.Tensor:
+        bound, upstream = self.keywords.get("clamp", INF), self.upstream[:, None, None, None]
+        return twin.grad.clamp(-bound, bound) * upstream.to(twin.grad.dtype)
+
+    def try_on(self, backend: Backend) -> None:
+        padded, (T, W) = self.batch.poisoned(), self.batch.x.shape[1:3]
+        x = self.layout(padded.x).detach().requires_grad_()
+        logits = x * 1 if "inplace_grad" in self.keywords else x
+        loss = backend.loss(padded._replace(x=logits), self.from_logits, reduction="none", **self.keywords)
+        (grad,) = torch.autograd.grad(loss, x, self.upstream)
+        self.compare(loss.detach(), grad[:, :T, :W])
+        assert (grad[~padded.cells] == 0).all(), "gradient of padding"
+
+    def compare(self, loss: torch.Tensor, grad: torch.Tensor) -> None:
+        truth, twin = self.truth
+        assert_within_budget("loss", loss, truth.loss, twin.loss)
+        assert_within_budget("gradient", grad, self.gradient(truth), self.gradient(twin).to(self.dtype))
+
+
+class AlphaBeta(Case):
+    """The native ops."""
+
+    def try_on(self, backend: Backend) -> None:
+        padded, (T, W), truth = self.batch.poisoned(), self.batch.x.shape[1:3], self.truth[0]
+        ops, arguments = backend.rnnt.ops, (surrounded(padded.x), *padded[1:4], padded.blank)
+        loss, alpha, beta = ops.rnnt_forward(*arguments)
+        grad = ops.rnnt_backward(self.upstream, *arguments[:4], alpha, beta, padded.blank)
+        for name, got in {"alpha": alpha, "beta": beta}.items():
+            assert_within_budget(name, got[:, :T, :W], getattr(truth.lattice, name))
+        self.compare(loss, grad[:, :T, :W])
+
+
+class BadIds(Case):
+    """The first utterances have a bad length or label each, and lose their losses; the last one is as it was."""
+
+    def try_on(self, backend: Backend) -> None:
+        B, T, U, V = self.shape
+        x, labels, T_b, U_b, blank = self.batch
+        labels, T_b, U_b = labels.clone(), torch.full((B,), T), torch.full((B,), U)
+        T_b[0], U_b[1], labels[2, 0], labels[3, 1], labels[4, 0] = T + 1, U + 1, V, blank, -3
+        ids = [labels, T_b, U_b]
+        x = surrounded(x).requires_grad_()
+        loss = backend.loss(Batch(x, *ids, blank), self.from_logits, reduction="none")
+        (grad,) = torch.autograd.grad(loss.sum(), x)
+        assert loss.isnan().tolist() == [True] * (B - 1) + [False], f"loss: {loss.tolist()}"
+        assert grad[:-1].isnan().all(), "gradient of a bad utterance"
+        last = Batch(x.detach(), *ids, blank).take([B - 1])
+        assert_within_budget("gradient", grad[-1:], Twin(last, self.from_logits).grad, floor=1e-5)
+
+
+class FarApart(Case):
+    """Offsets of more than 31 bits."""
+
+    def try_on(self, backend: Backend) -> None:
+        room = torch.from_numpy(torch.empty(0).numpy().__class__((2**31 + 2**12,), dtype="int16")).view(self.dtype)
+        x = room.as_strided(self.batch.x.shape, (2**31, 64, 16, 1)).copy_(self.batch.x).requires_grad_()
+        loss = backend.loss(self.batch._replace(x=x), self.from_logits, reduction="none")
+        self.compare(loss.detach(), torch.autograd.grad(loss, x, self.upstream)[0])
+
+
+def off_by_an_element(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x.new_full((1,), NAN), x.flatten()])[1:].view(x.shape)
+
+
+def slice_of_classes(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(x, (3, 2), value=NAN)[..., 3:-2]
+
+
+def frames_first(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def two_classes_left(batch: Batch) -> Batch:
+    """All but the arcs of each row are -inf."""
+    x = torch.full_like(batch.x, -INF)
+    ids = torch.nn.functional.pad(batch.labels, (0, 1), value=batch.blank)[:, None, :, None]
+    ids = torch.cat([ids, torch.full_like(ids, batch.blank)], 3).expand(-1, x.shape[1], -1, -1)
+    return batch._replace(x=x.scatter(3, ids, batch.x.gather(3, ids)))
+
+
+def no_path_in_the_first(batch: Batch) -> Batch:
+    return edit(batch, -INF, (0, slice(None), 0, batch.labels[0, 0]))
+
+
+def nan_in_the_first(batch: Batch) -> Batch:
+    return edit(batch, NAN, (0, 1, 0, batch.blank))
+
+
+CASES = [
+    Case("short rows", (3, 5, 3, 5)),
+    Case("one class", (2, 3, 0, 1)),
+    Case("one frame", (3, 1, 4, 3), BFLOAT),
+    Case("no label", (2, 17, 0, 9), DOUBLE),
+    Case("rows of half floats", (3, 4, 3, 33), BFLOAT, layout=off_by_an_element),
+    Case("odd rows", (2, 4, 3, 129), layout=slice_of_classes),
+    Case("rows of a warp", (2, 2, 2, 1027), layout=off_by_an_element),
+    Case("rows of a block", (2, 2, 1, 5000), layout=off_by_an_element),
+    Case("rows of a block, in half floats", (2, 2, 1, 5003), BFLOAT),
+    Case("many utterances", (7, 19, 5, 37), HALF, layout=frames_first),
+    Case("many frames", (3, 50, 40, 6)),
+    Case("many frames in double", (2, 37, 33, 20), DOUBLE),
+    Case("many frames, a label each", (2, 50, 35, 6), keywords={"topology": "modified"}),
+    Case("a strip", (2, 9, 31, 3), from_logits=False),
+    Case("two strips", (5, 7, 32, 3), DOUBLE, from_logits=False),
+    Case("many hand-overs", (1, 110, 70, 3), from_logits=False),
+    Case("two panels", (2, 6, 300, 3), from_logits=False),
+    Case("two panels in double", (2, 3, 270, 2), DOUBLE, from_logits=False),
+    Case("log-probabilities", (3, 5, 3, 40), BFLOAT, from_logits=False, layout=off_by_an_element),
+    Case("in place", (3, 5, 4, 15), BFLOAT, keywords={"inplace_grad": True}),
+    Case("in place, long rows", (2, 3, 2, 301), keywords={"inplace_grad": True}),
+    Case("clamped", (3, 5, 3, 9), keywords={"clamp": 0.1}),
+    Case("masked", (2, 4, 3, 150), change=two_classes_left),
+    Case("no path", (2, 4, 3, 9), change=no_path_in_the_first),
+    Case("not a number", (2, 6, 40, 9), change=nan_in_the_first),
+    BadIds("bad ids", (6, 4, 3, 5)),
+    BadIds("bad ids of log-probabilities", (6, 4, 3, 5), from_logits=False),
+    AlphaBeta("alpha and beta", (3, 9, 40, 5), DOUBLE, from_logits=False),
+    AlphaBeta("alpha and beta in panels", (2, 3, 270, 2), DOUBLE, from_logits=False),
+    AlphaBeta("alpha and beta without a path", (2, 4, 3, 9), DOUBLE, from_logits=False, change=no_path_in_the_first),
+    FarApart("far apart", (2, 3, 1, 4), BFLOAT),
+]
+
+
+def try_all(folder: Path) -> dict | None:
+    """What is seen first of the package in `folder`."""
+    backend = Backend("mutant", torch.device("cpu"), load(folder), "nan")
+    (library,) = folder.glob("*.so")
+    torch.use_deterministic_algorithms(True, warn_only=True)  # memory of torch.empty starts as NaN
+    for case in CASES:
+        for order in ORDERS:
+            ctypes.CDLL(str(library)).emulator_configure(*order)
+            try:
+                case.try_on(backend)
+            except AssertionError as error:
+                return {"kinds": ["values"], "case": case.name, "detail": str(error)}
+            except RuntimeError as error:
+                if "(emulator: " not in str(error):
+                    raise
+                kinds = [re.split(r"[:,]", line)[0] for line in str(error).splitlines()[:-1]]
+                return {"kinds": list(dict.fromkeys(kinds)), "case": case.name, "detail": str(error)}
+    return None
+
+
+# ---- how one is built
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str
+    old: str
+    new: str
+    in_test: bool = False
+
+
+MUTANTS = [
+    Mutant(name, **fields) for name, fields in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
+]
+
+
+class Originals:
+    """The sources and the objects that mutants are made from, as they are now."""
+
+    def __init__(self, kind: str, folder: Path):
+        self.variant: EmulatedVariant = VARIANTS[kind](kind)
+        self.folder, self.tree = folder, folder / "tree"
+        for name in ("rnnt_loss", "tests/emulator"):
+            shutil.copytree(ROOT / name, self.tree / name)
+        self.variant.objects.mkdir(parents=True, exist_ok=True)
+        with open(self.variant.objects / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            sources = [path for path in self.variant.sections if path.suffix in {".cpp", ".cu"}]
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = list(pool.map(self.variant.compile, sources))
+            self.objects = {source: shutil.copy(object, folder) for source, object in zip(sources, made)}
+
+    def includes(self, path: Path) -> set[Path]:
+        """The file itself and all that it includes of the kernels."""
+        found, waiting = set(), [path]
+        while waiting:
+            path = waiting.pop()
+            if path in found or not path.exists():
+                continue
+            found.add(path)
+            waiting += [(path.parent / name).resolve() for name in re.findall(r'#include "(.+)"', path.read_text())]
+        return found
+
+    def build(self, mutant: Mutant | None) -> Path:
+        """The folder of the package."""
+        folder = self.folder / (mutant.name if mutant else "control")
+        package, objects = folder / self.variant.package, dict(self.objects)
+        package.mkdir(parents=True)
+        if mutant:
+            objects |= self.compile(mutant, folder)
+        ours = copy.copy(self.variant)
+        ours.objects = folder
+        ours.link([str(object) for object in objects.values()], package / f"{ours.ops}.abi3.so")
+        for source in (ROOT / "torch-ext" / ours.package).glob("*.py"):
+            shutil.copy(source, package)
+        (package / "_ops.py").write_text(OPS_PY.format(ops=ours.ops))
+        (package / "metadata.json").write_text(json.dumps(ours.metadata()))
+        return package
+
+    def compile(self, mutant: Mutant, folder: Path) -> dict[Path, Path]:
+        """The objects that are not the originals'."""
+        shutil.copytree(self.tree, folder / "tree")
+        changed = folder / "tree" / KERNELS / mutant.file
+        changed.write_text(changed.read_text().replace(mutant.old, mutant.new))
+        objects = {}
+        for source in self.objects:
+            if source.suffix != ".cu" or ROOT / KERNELS / mutant.file not in self.includes(source):
+                continue
+            objects[source] = folder / f"{source.stem}.o"
+            command = [part.replace(str(ROOT), str(folder / "tree")) for part in self.variant.command(source)]
+            copied = folder / "tree" / source.relative_to(ROOT)
+            subprocess.run([*command, "-w", "-c", str(copied), "-o", str(objects[source])], check=True)
+        return objects
+
+
+# ---- the run
+
+
+def judge(originals: Originals, mutant: Mutant | None, answer: Connection) -> None:
+    """In a process of its own; the answer is what was seen first, None, or an error's text."""
+    try:
+        package = originals.build(mutant)
+    except (Exception, SystemExit) as error:
+        answer.send(f"could not be built: {error}")
+        return
+    answer.send("built")
+    signal.alarm(SECONDS)  # ends the process
+    try:
+        answer.send(try_all(package))
+    except Exception as error:
+        answer.send({"kinds": [type(error).__name__], "case": "", "detail": str(error)})
+    shutil.rmtree(package.parent)
+
+
+def received(answer: Connection) -> dict | str | None:
+    try:
+        first = answer.recv()
+        return answer.recv() if first == "built" else first
+    except EOFError:
+        return {"kinds": ["crash, or no end"], "case": "", "detail": ""}
+
+
+def judge_all(originals: Originals, mutants: list[Mutant | None], say: Callable) -> None:
+    """Calls say(mutant, result) for each, as they come; as many at a time as there are cores."""
+    context = multiprocessing.get_context("fork")  # with torch loaded and the twin's results at hand
+    waiting, running = list(mutants), {}
+    while waiting or running:
+        while waiting and len(running) < os.cpu_count():
+            answer, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=judge, args=(originals, waiting[0], theirs))
+            process.start()
+            theirs.close()
+            running[answer] = waiting.pop(0), process
+        for answer in wait(list(running)):
+            mutant, process = running.pop(answer)
+            say(mutant, received(answer))
+            process.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--variant", choices=["emulated", "emulated-check"], default="emulated-check")
+    parser.add_argument("--markdown", action="store_true", help="a table in place of lines")
+    parser.add_argument("--json", type=Path, help="a file for the results")
+    options = parser.parse_args()
+    unknown = set(options.names) - {mutant.name for mutant in MUTANTS}
+    if unknown:
+        parser.error(f"there is no mutant {', '.join(sorted(unknown))}")
+    chosen = [m for m in MUTANTS if options.all or (m.name in options.names if options.names else m.in_test)]
+    for mutant in chosen:
+        count = (ROOT / KERNELS / mutant.file).read_text().count(mutant.old)
+        if count != 1:
+            sys.exit(f"{mutant.name}: what it changes occurs {count} times in {mutant.file}:\n{mutant.old}")
+
+    torch.set_num_threads(1)  # a fork has no threads
+    for case in CASES:
+        for twin in case.truth:
+            twin.grad  # noqa: B018, computed once for all
+    results: dict[str, dict | str | None] = {}
+
+    def say(mutant: Mutant | None, result: dict | str | None) -> None:
+        name = mutant.name if mutant else "no bug"
+        results[name] = result
+        text = result if isinstance(result, str) else ", ".join(result["kinds"]) + f" ({result['case']})" if result else ""
+        print(f"{name}: {text or 'nothing is seen'}", flush=True, file=sys.stderr if options.markdown else sys.stdout)
+
+    with tempfile.TemporaryDirectory() as folder:
+        originals = Originals(options.variant, Path(folder))
+        judge_all(originals, [None], say)
+        if results["no bug"]:
+            sys.exit(f"without a bug: {results['no bug']}")
+        judge_all(originals, chosen, say)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2))
+    seen = [mutant for mutant in chosen if isinstance(results[mutant.name], dict)]
+    if options.markdown:
+        print("| bug | in | seen as | by the case |\n|---|---|---|---|")
+        for mutant in seen:
+            result = results[mutant.name]
+            print(f"| {mutant.name.replace('_', ' ')} | {mutant.file} | {', '.join(result['kinds'])} | {result['case']} |")
+    print(f"{len(seen)} of {len(chosen)} bugs are seen")
+    if len(seen) < len(chosen):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

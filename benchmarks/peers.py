@@ -20,10 +20,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,7 @@ NOTES = {
     f"gradient element over the largest gradient element (bound {GRADIENT_BOUND:g}). Beyond a bound no time is given.",
 }
 Loss = Callable[..., torch.Tensor]
+Key = TypeVar("Key", bound=Hashable)
 
 
 def load_ours() -> Loss:
@@ -114,7 +116,7 @@ class Truth:
 
     def gradient_error(self, grad: torch.Tensor) -> float:
         """Largest error over the largest gradient; that of a row is sum(g of its arcs) (one-hot - softmax)."""
-        error = largest = torch.zeros((), dtype=torch.float64)
+        error = largest = torch.zeros((), dtype=torch.float64, device=grad.device)
         arrays = self.logits, grad, self.normalizer, self.grad_blank, self.grad_label
         for frames, got, normalizer, blank, label in zip(*map(self.split, arrays)):
             leave = blank + F.pad(label, (0, 1))
@@ -154,18 +156,19 @@ def extra_memory(name: str, shape: str) -> dict[str, float | None]:
     return {step: float(process.communicate()[0].split()[-1]) for step, process in started.items()}
 
 
-def times_ms(works: dict[tuple[str, str], Callable[[], object]], rounds: int) -> dict[tuple[str, str], list[float]]:
+def wall_clock(work: Callable[[], object], repeats: int) -> float:
+    """Milliseconds of one of several repeats."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    return (time.perf_counter() - start) / repeats * 1e3
+
+
+def times_ms(works: dict[Key, Callable[[], object]], rounds: int, clock=wall_clock) -> dict[Key, list[float]]:
     """Times over rounds in which all take turns; one that takes half a second sits out after the third."""
-
-    def clock(work: Callable[[], object], repeats: int) -> float:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            work()
-        return (time.perf_counter() - start) / repeats * 1e3
-
     once = {key: clock(work, 1) for key, work in works.items()}
     repeats = {key: max(1, min(100, int(20 / ms))) for key, ms in once.items()}
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in works}
+    times: dict[Key, list[float]] = {key: [] for key in works}
     for number in range(rounds):
         for key, work in works.items():
             if number < 3 or once[key] < 500:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export LOCAL_KERNELS ?= phanerozoic/rnnt-loss=$(CURDIR)/build
 
-.PHONY: demo test build build-cuda build-emulated check-cuda device-check bench lint format clean
+.PHONY: demo test build build-cuda build-emulated mutants check-cuda device-check bench lint format clean
 
 demo: build
 	$(BIN)/python examples/train_prompts.py
@@ -21,6 +21,10 @@ build-cuda: .venv/ready
 build-emulated: .venv/ready
 	$(BIN)/python tools/build_variant.py emulated
 	$(BIN)/python tools/build_variant.py emulated-check
+
+# Every seeded bug of the kernels has to be seen by the tests' emulator; `make test` tries a dozen.
+mutants: build-emulated
+	$(BIN)/python tests/emulator/mutants.py --all
 
 # What the compiler makes of the kernels, for every architecture; needs nvcc, and no GPU.
 check-cuda: build

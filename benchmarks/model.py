@@ -26,8 +26,8 @@ SHAPES = ["8,100,20,128", "16,200,40,256", "32,300,50,512", "16,500,80,256", "4,
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 # As in rnnt_loss/cuda/tuning.h.
-THREADS, BLOCKS, STRIP, STRIPS, HAND_OVER = 256, 2, 32, 8, 8
-VECTORS, BLOCK_ROW = {"float32": 8, "bfloat16": 6}, 8192
+THREADS, BLOCKS, STRIP, STRIPS, HAND_OVER = 256, 2, 32, 8, 16
+VECTORS, BLOCK_ROW = 8, 8192
 FRAMES, TOLD_EVERY, SWEEPS_OF_PLACES = 16, 32, 8
 
 
@@ -62,10 +62,10 @@ class Rows:
 
 
 # python tools/timeline.py; a row's `besides` by counting
-ALPHA = Sweep(228, 68, 16 + 4)  # logits_kernel<float>
-FLOW = Sweep(118, 38, 4 + 8)  # gradient_kernel<float, float, true>
-SCORE = Rows({"float32": 48, "bfloat16": 99}, 550, 16 + 8)  # arcs and softmax
-GRADIENT = Rows({"float32": 74, "bfloat16": 146}, 500, 8 + 8)  # posteriors and softmax
+ALPHA = Sweep(145, 64, 16 + 4)  # logits_kernel<float>
+FLOW = Sweep(101, 34, 4 + 8)  # gradient_kernel<float, float, true>
+SCORE = Rows({"float32": 35, "bfloat16": 72}, 550, 16 + 8)  # arcs and softmax
+GRADIENT = Rows({"float32": 25, "bfloat16": 57}, 500, 8 + 8)  # posteriors and softmax
 # Beside the kernels: the zeros of two workspaces, the reduction of the losses, and its gradient
 OTHER_LAUNCHES = 2 + 2
 
@@ -86,9 +86,11 @@ def sweep_us(T: int, U: int, B: int, sweep: Sweep, machine: Machine) -> float:
 
 def rows_us(rows: int, V: int, dtype: str, passes: int, work: Rows, machine: Machine) -> float:
     """passes: how often the logits' bytes are moved."""
-    size, chunk = V * ELEMENT_BYTES[dtype], 16 * VECTORS[dtype]
-    lanes = THREADS if size >= BLOCK_ROW else next(n for n in (2, 4, 8, 16, 32) if n == 32 or n * chunk >= size)
-    pieces = VECTORS[dtype] * ceil(size / (lanes * chunk))
+    size, chunk = V * ELEMENT_BYTES[dtype], 16 * VECTORS
+    lanes = THREADS if size >= BLOCK_ROW else 2 if size < 64 else 4
+    while lanes < 32 and lanes * 2 * chunk < size:
+        lanes *= 2
+    pieces = VECTORS * ceil(size / (lanes * chunk))
     instructions = rows * lanes / 32 * (work.besides + pieces * work.piece[dtype])
     issue = instructions / (machine.multiprocessors * machine.schedulers * machine.clock)
     return max(rows * (passes * size + work.cell_bytes) / machine.bandwidth, issue) * 1e6

@@ -277,20 +277,24 @@ def test_the_models_rows_are_bytes_or_instructions():
     assert model.rows_us(1000, 128, "float32", 2, slim, machine) == pytest.approx(1000 * (2 * 512 + 16) * 1e-6)
     # 4 threads a row, 8 pieces each
     assert model.rows_us(1000, 128, "float32", 2, busy, machine) == pytest.approx(1000 / 8 * (8e6 + 100) / 4e3)
-    # 8 threads a row, for 6 pieces each; then a block, which goes round twice
-    assert model.rows_us(1000, 256, "bfloat16", 1, busy, machine) == pytest.approx(1000 / 4 * (6e6 + 100) / 4e3)
-    assert model.rows_us(10, 20000, "bfloat16", 1, busy, machine) == pytest.approx(10 * 8 * (12e6 + 100) / 4e3)
+    # 4 threads, which go round twice; then a block, which does too
+    assert model.rows_us(1000, 512, "bfloat16", 1, busy, machine) == pytest.approx(1000 / 8 * (16e6 + 100) / 4e3)
+    assert model.rows_us(10, 20000, "bfloat16", 1, busy, machine) == pytest.approx(10 * 8 * (16e6 + 100) / 4e3)
 
 
 def test_the_models_sweeps_are_steps():
     machine = model.Machine(clock=1e9)
     sweep = model.Sweep(cycles=50, instructions=1, slot_bytes=1)
     assert model.sweep_us(10, 4, 2, sweep, machine) == pytest.approx(14 * 50e-3)
-    assert model.sweep_us(10, 32, 1, sweep, machine) == pytest.approx((42 + 8) * 50e-3)  # a second strip
-    assert model.sweep_us(10, 256, 1, sweep, machine) == pytest.approx(2 * (266 + 8 * 7) * 50e-3)  # a second panel
+    assert model.sweep_us(10, 32, 1, sweep, machine) == pytest.approx((42 + model.HAND_OVER) * 50e-3)  # a second strip
+    assert model.sweep_us(10, 256, 1, sweep, machine) == pytest.approx(
+        2 * (266 + model.HAND_OVER * 7) * 50e-3
+    )  # a second panel
     assert model.sweep_us(10, 4, 133, sweep, machine) == pytest.approx(2 * 14 * 50e-3)  # more blocks than fit at once
     busy = model.Sweep(cycles=50, instructions=40, slot_bytes=1)
-    assert model.sweep_us(10, 32 * 8 - 1, 1, busy, machine) == pytest.approx(321 * 80e-3)  # two warps a scheduler
+    assert model.sweep_us(10, 32 * 8 - 1, 1, busy, machine) == pytest.approx(
+        (265 + model.HAND_OVER * 7) * 80e-3
+    )  # two warps a scheduler
 
 
 @pytest.mark.parametrize("dtype", model.ELEMENT_BYTES)
@@ -310,9 +314,10 @@ def test_rows_and_sweeps_overlap_but_forward_in_large_batches(shape, dtype):
 
 def test_the_models_numbers_are_those_of_tuning_and_of_the_machine_code():
     tuning = sass.tuning()
-    assert (model.THREADS, model.BLOCKS, model.HAND_OVER) == (tuning["kThreads"], tuning["kBlocks"], tuning["kAhead"])
+    assert (model.THREADS, model.BLOCKS) == (tuning["kThreads"], tuning["kBlocks"])
+    assert model.HAND_OVER == 2 * tuning["kAhead"]
     assert model.STRIPS == tuning["kThreads"] // model.STRIP
-    assert model.VECTORS == {"float32": tuning["kVectors"], "bfloat16": tuning["kVectorsElse"]}
+    assert model.VECTORS == tuning["kVectorsElse"]
     assert model.BLOCK_ROW == tuning["kBlockRow"]
     assert (model.FRAMES, model.TOLD_EVERY) == (tuning["kFrames"], tuning["kToldEvery"])
     assert model.SWEEPS_OF_PLACES == tuning["kSweepsOfPlaces"]
@@ -329,5 +334,6 @@ def test_the_models_numbers_are_those_of_tuning_and_of_the_machine_code():
         "bfloat16": ("logits_kernel<bfloat16>", "gradient_kernel<bfloat16, float, true>"),
     }.items():
         for name, rows in zip(names, (model.SCORE, model.GRADIENT)):
-            most = max(work.instructions for work in timeline.rows(kernels[name]))
-            assert rows.piece[dtype] == pytest.approx(most, rel=0.1), name
+            # Of the loops that take exponentials the longer one is for clamped gradients.
+            least = min(w.instructions for w in timeline.rows(kernels[name]) if any(i.is_a("MUFU") for i in w.code))
+            assert rows.piece[dtype] == pytest.approx(least, rel=0.1), name

@@ -169,7 +169,7 @@ def variant() -> CudaVariant:
 
 @cache
 def tuning() -> dict[str, int]:
-    """The constants of tuning.h; one that depends on the type is kVectors for float, kVectorsElse for others."""
+    """The constants of tuning.h; one that depends on the type is kVectors for double, kVectorsElse for others."""
     text = (ROOT / "rnnt_loss" / "cuda" / "tuning.h").read_text()
     found = re.findall(r"constexpr int (\w+)(?: =\s[^;?]*\?)? ?=? ?(\d+)(?: : (\d+))?;", text)
     constants = {name: int(value) for name, value, _ in found}

@@ -47,14 +47,15 @@ class Work:
 
 
 def without(code: list[Instruction], rare, counts) -> list[Instruction]:
-    """What a branch leaps over is left out if it has something rare, and nothing that counts."""
+    """What a branch leaps over is left out if it has something rare, and what counts is elsewhere too."""
     kept = code
     for branch in code:
         if branch.target is None or branch.target <= branch.address or branch.opcode.startswith(("BRA.DIV", "CALL")):
             continue
-        over = [i for i in code if branch.address < i.address < branch.target]
-        if any(map(rare, over)) and not any(map(counts, over)):
-            kept = [i for i in kept if not branch.address < i.address < branch.target]
+        over = [i for i in kept if branch.address < i.address < branch.target]
+        rest = [i for i in kept if not branch.address < i.address < branch.target]
+        if any(map(rare, over)) and (any(map(counts, rest)) or not any(map(counts, over))):
+            kept = rest
     return kept
 
 

@@ -12,28 +12,28 @@
 
 namespace rnnt::cuda {
 
-// Frames of which the rows of the whole batch are done. Groups of kFrames count their blocks.
+// Frames of which the rows of the whole batch are done. Groups of frames count their blocks.
 class FramesDone {
  public:
   __device__ FramesDone(const int* blocks_done, const RowBlocks& blocks)
-      : blocks_done_(blocks_done), groups_(blocks.groups), in_group_(blocks.in_group) {}
+      : blocks_done_(blocks_done), groups_(blocks.groups), in_group_(blocks.in_group), frames_(blocks.frames) {}
   __device__ static FramesDone all() { return FramesDone(nullptr, {}); }
 
   // By a whole warp.
   __device__ void wait_for(int frames) {
-    if (!blocks_done_ || known_ >= frames) return;
+    if (!blocks_done_ || done_ * frames_ >= frames) return;
     do {
-      const int group = known_ / kFrames + static_cast<int>(threadIdx.x % 32);
+      const int group = done_ + static_cast<int>(threadIdx.x % 32);
       const bool is_done = group < groups_ && hear(blocks_done_ + group) == in_group_;
       const unsigned missing = ~__ballot_sync(kWholeWarp, is_done);
-      known_ += kFrames * (missing ? __ffs(static_cast<int>(missing)) - 1 : 32);
-    } while (known_ < frames);
+      done_ += missing ? __ffs(static_cast<int>(missing)) - 1 : 32;
+    } while (done_ * frames_ < frames);
     __syncwarp();  // what one lane has heard, all have
   }
 
  private:
   const int* blocks_done_;
-  int groups_, in_group_, known_ = 0;
+  int groups_, in_group_, frames_, done_ = 0;  // done_: groups, as far as is known
 };
 
 // The workspace: forward the blocks done of each group of frames, or backward the steps done of each strip of each

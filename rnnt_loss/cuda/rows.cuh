@@ -126,16 +126,22 @@ int lanes_for(int64_t V) {
   return lanes;
 }
 
-// The rows of a batch as blocks of a launch: frame by frame, in each frame utterance by utterance; kFrames frames, a
-// group, take a whole number of blocks.
+// The rows of a batch as blocks of a launch: frame by frame, in each frame utterance by utterance. Up to kFrames
+// frames, a group, take a whole number of blocks; groups are as even as can be, since what a block has beyond them is
+// idle.
 struct RowBlocks {
-  int64_t in_frame;  // rows of one frame of all utterances
-  int lanes, rows, in_group, groups;
+  int64_t in_frame;                           // rows of one frame of all utterances
+  int lanes, rows, in_group, groups, frames;  // rows of a block, blocks and frames of a group
 
   static RowBlocks of(const Batch& batch, int lanes) {
-    const int64_t in_frame = batch.B * batch.U1, rows = kThreads / lanes;
-    return {in_frame, lanes, static_cast<int>(rows), static_cast<int>((kFrames * in_frame + rows - 1) / rows),
-            static_cast<int>((batch.T + kFrames - 1) / kFrames)};
+    const int64_t in_frame = batch.B * batch.U1, rows = kThreads / lanes, groups = (batch.T + kFrames - 1) / kFrames;
+    const int64_t frames = groups ? (batch.T + groups - 1) / groups : 0;
+    return {in_frame,
+            lanes,
+            static_cast<int>(rows),
+            static_cast<int>((frames * in_frame + rows - 1) / rows),
+            static_cast<int>(groups),
+            static_cast<int>(frames)};
   }
   int64_t count() const { return static_cast<int64_t>(in_group) * groups; }
 };
@@ -160,8 +166,8 @@ struct RowThread {
         static_cast<int64_t>(block - static_cast<unsigned>(group * blocks.in_group)) * blocks.rows +
         threadIdx.x / static_cast<unsigned>(lanes);
     const int64_t frame = quotient_of(in_group, blocks.in_frame), in_frame = in_group - frame * blocks.in_frame;
-    t = static_cast<int>(group * kFrames + frame);
-    exists = frame < kFrames && t < batch.T;
+    t = static_cast<int>(group * blocks.frames + frame);
+    exists = frame < blocks.frames && t < batch.T;
     if (!exists) t = 0;
     b = exists ? static_cast<int>(quotient_of(in_frame, batch.U1)) : 0;
     u = exists ? static_cast<int>(in_frame - b * batch.U1) : 0;

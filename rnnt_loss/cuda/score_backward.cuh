@@ -83,23 +83,26 @@ __device__ void logits_gradient(const ScoreBackwardParams& p, const RowThread& a
   if (owns_label) label = of_arc(cell.label, cell.label_posterior, cell.blank_posterior);
 
   const int V = static_cast<int>(batch.V);
-  const bool is_bounded = cell.bound != acc_t(INFINITY);
-  const acc_t factor = cell.weight * cell.upstream;
-  gradient.each_chunk(V, [&](int k, int step) {
-    Pieces<scalar_t> pieces;
-    load_pieces(pieces, row, k, step, V, scalar_t{});
+  const auto write = [&](auto gradient_of) {
+    gradient.each_chunk(V, [&](int k, int step) {
+      Pieces<scalar_t> pieces;
+      load_pieces(pieces, row, k, step, V, scalar_t{});
 #pragma unroll
-    for (auto& piece : pieces) {
-      acc_t g[Piece<scalar_t>::kSize];
+      for (auto& piece : pieces) {
+        acc_t g[Piece<scalar_t>::kSize];
 #pragma unroll
-      for (int j = 0; j < Piece<scalar_t>::kSize; j++) {
-        const acc_t term = exponential(piece.at(j), cell.largest);
-        g[j] = is_bounded ? finished(term * cell.weight, cell.bound, cell.upstream) : term * factor;
+        for (int j = 0; j < Piece<scalar_t>::kSize; j++) g[j] = gradient_of(exponential(piece.at(j), cell.largest));
+        piece.set(g);
       }
-      piece.set(g);
-    }
-    store_pieces(gradient.out, k, step, V, pieces);
-  });
+      store_pieces(gradient.out, k, step, V, pieces);
+    });
+  };
+  if (cell.bound == acc_t(INFINITY)) {
+    const acc_t factor = cell.weight * cell.upstream;
+    write([&](acc_t term) { return term * factor; });
+  } else {
+    write([&](acc_t term) { return finished(term * cell.weight, cell.bound, cell.upstream); });
+  }
   if (owns_blank) gradient.out[cell.blank] = blank;
   if (owns_label) gradient.out[cell.label] = label;
 }

@@ -31,6 +31,7 @@ from functools import cached_property
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+import numpy as np
 import tomllib
 import torch
 
@@ -65,6 +66,7 @@ class Case:
     change: Callable[[Batch], Batch] = lambda batch: batch
     layout: Callable[[torch.Tensor], torch.Tensor] = surrounded
     keywords: dict = field(default_factory=dict)
+    padding: tuple[int, int] = (1, 1)  # frames and labels
 
     @cached_property
     def batch(self) -> Batch:
@@ -86,7 +88,7 @@ class Case:
         return twin.grad.clamp(-bound, bound) * upstream.to(twin.grad.dtype)
 
     def try_on(self, backend: Backend) -> None:
-        padded, (T, W) = self.batch.poisoned(), self.batch.x.shape[1:3]
+        padded, (T, W) = self.batch.poisoned(self.padding), self.batch.x.shape[1:3]
         x = self.layout(padded.x).detach().requires_grad_()
         logits = x * 1 if "inplace_grad" in self.keywords else x
         loss = backend.loss(padded._replace(x=logits), self.from_logits, reduction="none", **self.keywords)
@@ -104,7 +106,7 @@ class AlphaBeta(Case):
     """The native ops."""
 
     def try_on(self, backend: Backend) -> None:
-        padded, (T, W), truth = self.batch.poisoned(), self.batch.x.shape[1:3], self.truth[0]
+        padded, (T, W), truth = self.batch.poisoned(self.padding), self.batch.x.shape[1:3], self.truth[0]
         ops, arguments = backend.rnnt.ops, (surrounded(padded.x), *padded[1:4], padded.blank)
         loss, alpha, beta = ops.rnnt_forward(*arguments)
         grad = ops.rnnt_backward(self.upstream, *arguments[:4], alpha, beta, padded.blank)
@@ -135,7 +137,8 @@ class FarApart(Case):
     """Offsets of more than 31 bits."""
 
     def try_on(self, backend: Backend) -> None:
-        room = torch.from_numpy(torch.empty(0).numpy().__class__((2**31 + 2**12,), dtype="int16")).view(self.dtype)
+        # numpy's are not filled
+        room = torch.from_numpy(np.empty(2**31 + 2**12, dtype=np.int16)).view(self.dtype)
         x = room.as_strided(self.batch.x.shape, (2**31, 64, 16, 1)).copy_(self.batch.x).requires_grad_()
         loss = backend.loss(self.batch._replace(x=x), self.from_logits, reduction="none")
         self.compare(loss.detach(), torch.autograd.grad(loss, x, self.upstream)[0])
@@ -165,8 +168,9 @@ def no_path_in_the_first(batch: Batch) -> Batch:
     return edit(batch, -INF, (0, slice(None), 0, batch.labels[0, 0]))
 
 
-def nan_in_the_first(batch: Batch) -> Batch:
-    return edit(batch, NAN, (0, 1, 0, batch.blank))
+def nan_on_no_path(batch: Batch) -> Batch:
+    """On an arc after which there are too few frames for the labels."""
+    return edit(batch, NAN, (0, -1, 0, batch.blank))
 
 
 CASES = [
@@ -179,7 +183,7 @@ CASES = [
     Case("rows of a warp", (2, 2, 2, 1027), layout=off_by_an_element),
     Case("rows of a block", (2, 2, 1, 5000), layout=off_by_an_element),
     Case("rows of a block, in half floats", (2, 2, 1, 5003), BFLOAT),
-    Case("many utterances", (7, 19, 5, 37), HALF, layout=frames_first),
+    Case("many utterances", (7, 16, 5, 37), HALF, layout=frames_first),
     Case("many frames", (3, 50, 40, 6)),
     Case("many frames in double", (2, 37, 33, 20), DOUBLE),
     Case("many frames, a label each", (2, 50, 35, 6), keywords={"topology": "modified"}),
@@ -194,11 +198,11 @@ CASES = [
     Case("clamped", (3, 5, 3, 9), keywords={"clamp": 0.1}),
     Case("masked", (2, 4, 3, 150), change=two_classes_left),
     Case("no path", (2, 4, 3, 9), change=no_path_in_the_first),
-    Case("not a number", (2, 6, 40, 9), change=nan_in_the_first),
+    Case("not a number", (2, 45, 40, 9), change=nan_on_no_path, keywords={"topology": "modified"}),
     BadIds("bad ids", (6, 4, 3, 5)),
     BadIds("bad ids of log-probabilities", (6, 4, 3, 5), from_logits=False),
     AlphaBeta("alpha and beta", (3, 9, 40, 5), DOUBLE, from_logits=False),
-    AlphaBeta("alpha and beta in panels", (2, 3, 270, 2), DOUBLE, from_logits=False),
+    AlphaBeta("alpha and beta in panels", (2, 3, 270, 2), DOUBLE, from_logits=False, padding=(0, 0)),
     AlphaBeta("alpha and beta without a path", (2, 4, 3, 9), DOUBLE, from_logits=False, change=no_path_in_the_first),
     FarApart("far apart", (2, 3, 1, 4), BFLOAT),
 ]
@@ -370,7 +374,9 @@ def main() -> None:
     def say(mutant: Mutant | None, result: dict | str | None) -> None:
         name = mutant.name if mutant else "no bug"
         results[name] = result
-        text = result if isinstance(result, str) else ", ".join(result["kinds"]) + f" ({result['case']})" if result else ""
+        text = (
+            result if isinstance(result, str) else ", ".join(result["kinds"]) + f" ({result['case']})" if result else ""
+        )
         print(f"{name}: {text or 'nothing is seen'}", flush=True, file=sys.stderr if options.markdown else sys.stdout)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -386,7 +392,9 @@ def main() -> None:
         print("| bug | in | seen as | by the case |\n|---|---|---|---|")
         for mutant in seen:
             result = results[mutant.name]
-            print(f"| {mutant.name.replace('_', ' ')} | {mutant.file} | {', '.join(result['kinds'])} | {result['case']} |")
+            print(
+                f"| {mutant.name.replace('_', ' ')} | {mutant.file} | {', '.join(result['kinds'])} | {result['case']} |"
+            )
     print(f"{len(seen)} of {len(chosen)} bugs are seen")
     if len(seen) < len(chosen):
         sys.exit(1)

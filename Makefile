@@ -9,7 +9,7 @@ demo: build
 	$(BIN)/python examples/train_prompts.py
 
 test: build build-emulated lint
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 build: .venv/ready
 	$(BIN)/python tools/build_variant.py cpu

@@ -282,13 +282,18 @@ class CudaVariant(Variant):
         return {**super().metadata(), "backend": {"type": self.kind, "archs": self.capabilities()}}
 
 
+# A product and a sum are one operation on a GPU; so they are here, where the processor has it.
+CPU_INFO = Path("/proc/cpuinfo")
+FUSED = ["-ffp-contract=fast", "-mfma"] if CPU_INFO.exists() and " fma " in CPU_INFO.read_text() else []
+
+
 class EmulatedVariant(Variant):
     """The CUDA variant's sources with the CPU for the device, for the tests (tests/emulator)."""
 
     backend = "cuda"
     place = "plain"
     defines = ["-DRNNT_EMULATE"]
-    kernel_flags = ["-O2"]
+    kernel_flags = ["-O2", *FUSED]
 
     def __init__(self, kind: str):
         super().__init__(kind)
@@ -307,7 +312,7 @@ class EmulatedVariant(Variant):
             return super().command(source)
         flags = ["-O2"]
         if source.suffix == ".cu":  # nvcc includes its own header unasked, too
-            flags = [*self.kernel_flags, "-ffp-contract=off", f"-I{EMULATOR}", "-include", "cuda_emulator.h", "-xc++"]
+            flags = [*self.kernel_flags, f"-I{EMULATOR}", "-include", "cuda_emulator.h", "-xc++"]
         return self.cxx(*self.warnings, "-Wno-unknown-pragmas", *flags, standard="c++20")
 
 
@@ -316,7 +321,7 @@ class CheckedVariant(EmulatedVariant):
 
     place = "check"
     defines = ["-DRNNT_EMULATE", "-DEMULATOR_CHECKS"]
-    kernel_flags = ["-O1", "-g1", "-fsanitize=thread,undefined", "-fno-sanitize=vptr,null"]
+    kernel_flags = ["-O1", "-g1", "-fsanitize=thread,undefined", "-fno-sanitize=vptr,null", *FUSED]
 
 
 VARIANTS = {"cpu": Variant, "cuda": CudaVariant, "emulated": EmulatedVariant, "emulated-check": CheckedVariant}

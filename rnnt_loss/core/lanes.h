@@ -46,7 +46,7 @@ struct Lanes<float> : LanesOfOne<float> {
   static constexpr int32_t kMagnitude = 0x7fffffff;  // all bits but the sign
   RNNT_HD static float from_int(int32_t n) { return static_cast<float>(n); }
   RNNT_HD static float mul_add(float a, float b, float c) {
-#if defined(RNNT_FUSED) || defined(__CUDA_ARCH__)  // the first by each_isa.h, where the instruction set can
+#if defined(RNNT_FUSED) || defined(RNNT_DEVICE)  // the first by each_isa.h, where the instruction set can
     return __builtin_fmaf(a, b, c);
 #else
     return a * b + c;
@@ -116,10 +116,10 @@ RNNT_HD Real exp_fraction(Real r) {
 RNNT_HD double exp_fraction(double r) { return ::exp(r); }
 
 // a / b for b within 2^-64 and 2^64. On a GPU without the branch of a general division, which would hold the sweeps up;
-// its error there is below one unit in the last place.
+// its error there is below one unit in the last place, and it knows no -0.
 template <typename Real>
 RNNT_HD Real quotient(Real a, Real b) {
-#if defined(__CUDA_ARCH__)
+#if defined(RNNT_DEVICE)
   if constexpr (sizeof(Real) == sizeof(float)) {
     const Real reciprocal = __fdividef(1.0f, b), estimate = a * reciprocal;
     return fmaf(fmaf(-estimate, b, a), reciprocal, estimate);
@@ -131,8 +131,9 @@ RNNT_HD Real quotient(Real a, Real b) {
 // e^x for x <= 88; exactly 0 for x < -87.7; NaN stays NaN.
 template <typename Real>
 RNNT_HD Real exp_of(Real x) {
-#if defined(__CUDA_ARCH__)
-  return __expf(x);  // of relative error 1e-7 (1 + |x|), in two instructions
+#if defined(RNNT_DEVICE)
+  // The hardware's 2^y, of relative error 1e-7 (1 + |x|); log2(e) in two parts, or the errors of a row would add up.
+  return exp2f(fmaf(x, 1.44269502f, x * 1.92596299e-8f));
 #else
   using L = Lanes<Real>;
   const Real round = splat<Real>(0x1.8p23f);  // leaves the nearest integer in a sum's low bits

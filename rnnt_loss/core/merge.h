@@ -38,7 +38,9 @@ struct Sum {
   RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& shares) {
     const Aligned<Real> x = aligned(a, b);
     const Real sum = x.a + x.b, least = splat<Real>(0x1p-100f);  // the share of what does not arrive is 0
-    shares = quotient(select(x.a > x.b, -x.b, x.a), maximum(sum, least));
+    const Real smaller = quotient(select(x.a > x.b, x.b, x.a), maximum(sum, least));
+    shares =
+        select(x.a > x.b, -smaller, smaller);  // negated last, or the 0 of a label that does not arrive lost its sign
     return normalised(Value<Real>{sum, x.exponent});
   }
 };

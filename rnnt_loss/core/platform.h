@@ -11,6 +11,11 @@
 #include <cuda_fp16.h>
 #endif
 
+// RNNT_DEVICE: arithmetic is the GPU's own. So it is, too, where the tests run the kernels on the host (RNNT_EMULATE).
+#if defined(__CUDA_ARCH__)
+#define RNNT_DEVICE
+#endif
+
 // RNNT_HD is for functions, RNNT_INLINE for lambdas. All that takes or returns lanes has one of them: how a vector
 // wider than the build's instruction set is passed between functions is not to be relied on.
 #if defined(__CUDACC__)

@@ -17,16 +17,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   int* const steps_done = static_cast<int*>(flow.workspace);
   if constexpr (std::is_same_v<acc_t, acc_of<scalar_t>>)  // posteriors in double of a float x are from alpha and beta
     if (static_cast<int>(blockIdx.x) < sweeps)
-      return sweep_posteriors<acc_t>(flow, blockIdx.x, steps_done + blockIdx.x * strips);
+      return sweep_posteriors<acc_t>(flow, blockIdx.x, steps_done + blockIdx.x * strips * kLine);
   const RowThread at(batch, blocks, gridDim.x - 1 - blockIdx.x);
-  if (!at.exists) return;
   const Utterance utterance = utterance_of(batch, at.b);
-  if (sweeps && utterance.has(at.t, at.u)) {
+  if (sweeps) {
     const Topology topology = batch.topology;
     const int64_t steps = topology.last_front(utterance.T, utterance.U) - topology.front(at.t, at.u);
-    while (hear(steps_done + at.b * strips + at.u / 32) < steps) {
-    }
+    wait_for_steps(steps_done + (at.b * strips + at.u / 32) * kLine, steps,
+                   at.exists && utterance.has(at.t, at.u) && at.lane % 32 == 0);
   }
+  if (!at.exists) return;
   if constexpr (kLogits)
     logits_gradient<scalar_t>(p, at, utterance);
   else

@@ -179,7 +179,7 @@ class FlowSweep {
     if (is_kept_) posteriors_[steps_ - 1 - step] = {by_blank, by_label};
   }
   __device__ void after(int end) {
-    if (!done_ || (end % kToldEvery && end < steps_)) return;
+    if (end % kToldEvery && end < steps_) return;
     __syncwarp();  // the posteriors of all lanes
     if (threadIdx.x % 32 == 0) tell(done_, end);
   }
@@ -234,7 +234,7 @@ __device__ void sweep_loss(const LatticeParams& p, int64_t b, FramesDone frames)
   set_loss(p.loss, b, holds_end, end, is_nan);
 }
 
-// The posteriors of utterance b, by a whole block. done: [strips], how many steps a strip is through; may be null.
+// The posteriors of utterance b, by a whole block. done: [strips, kLine], how many steps a strip is through.
 template <typename acc_t>
 __device__ void sweep_posteriors(const PosteriorParams& p, int64_t b, int* done) {
   const Lattice lattice(p.batch, b);
@@ -248,7 +248,7 @@ __device__ void sweep_posteriors(const PosteriorParams& p, int64_t b, int* done)
   Wavefront<Sweep> wavefront(channels, columns_of<acc_t>(p.workspace, p.batch, b), lattice.steps);
   wavefront.each_panel(lattice.U, lattice.U1, [&](int u, bool is_active, auto run) {
     if (!is_active) return;
-    Sweep sweep(lattice, shares, posteriors, u, end, done ? done + u / 32 : nullptr);
+    Sweep sweep(lattice, shares, posteriors, u, end, done + u / 32 * kLine);
     run(sweep);
   });
 }

@@ -5,6 +5,7 @@
 #if defined(RNNT_EMULATE)
 #include "cuda_emulator.h"
 #else
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstring>
@@ -36,18 +37,42 @@ inline void check(cudaError_t error) {
     throw std::runtime_error(std::string("rnnt_loss: CUDA error: ") + cudaGetErrorString(error));
 }
 
-// Of the current device.
+// Between two looks at what another block has to do: whoever looks all the time is in its way.
+__device__ __forceinline__ void back_off() { __nanosleep(100); }
+
+// A function of the driver, which is not linked against; null where it has none of that name.
+template <typename Function>
+Function driver_function(const char* name, unsigned version) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  if (cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess)
+    return nullptr;
+  return reinterpret_cast<Function>(function);
+}
+
+// Of the current device; of the current context, where that has only some of them (a green context).
 inline int multiprocessors() {
   int device, count;
   check(cudaGetDevice(&device));
   check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  static const auto current = driver_function<CUresult (*)(CUcontext*)>("cuCtxGetCurrent", 4000);
+  static const auto resource =
+      driver_function<CUresult (*)(CUcontext, CUdevResource*, CUdevResourceType)>("cuCtxGetDevResource", 12040);
+  CUcontext context = nullptr;
+  CUdevResource available;
+  if (current && resource && current(&context) == CUDA_SUCCESS && context &&
+      resource(context, &available, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS && available.sm.smCount > 0 &&
+      available.sm.smCount < static_cast<unsigned>(count))
+    count = static_cast<int>(available.sm.smCount);
   return count;
 }
 
 template <typename... Params, typename... Args>
-void launch(void (*kernel)(Params...), dim3 grid, dim3 block, void* stream, Args&&... args) {
+void launch(void (*kernel)(Params...), int64_t blocks, int threads, void* stream, Args&&... args) {
+  if (blocks > INT32_MAX) throw std::runtime_error("rnnt_loss: too many rows for one launch");
   // clang-format off
-  kernel<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(std::forward<Args>(args)...);
+  kernel<<<static_cast<unsigned>(blocks), threads, 0, static_cast<cudaStream_t>(stream)>>>(std::forward<Args>(args)...);
   // clang-format on
   check(cudaGetLastError());
 }

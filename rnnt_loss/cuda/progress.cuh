@@ -22,12 +22,14 @@ class FramesDone {
   // By a whole warp.
   __device__ void wait_for(int frames) {
     if (!blocks_done_ || done_ * frames_ >= frames) return;
-    do {
+    while (true) {
       const int group = done_ + static_cast<int>(threadIdx.x % 32);
       const bool is_done = group < groups_ && hear(blocks_done_ + group) == in_group_;
       const unsigned missing = ~__ballot_sync(kWholeWarp, is_done);
       done_ += missing ? __ffs(static_cast<int>(missing)) - 1 : 32;
-    } while (done_ * frames_ < frames);
+      if (done_ * frames_ >= frames) break;
+      back_off();
+    }
     __syncwarp();  // what one lane has heard, all have
   }
 
@@ -36,12 +38,19 @@ class FramesDone {
   int groups_, in_group_, frames_, done_ = 0;  // done_: groups, as far as is known
 };
 
+// Steps that a sweep has done, for the rows that wait for it: by a whole warp, of which one lane a row looks.
+__device__ inline void wait_for_steps(const int* done, int64_t steps, bool looks) {
+  while (looks && hear(done) < steps) back_off();
+  __syncwarp();
+}
+
 // The workspace: forward the blocks done of each group of frames, or backward the steps done of each strip of each
-// utterance; then the columns of wide lattices. Alpha and beta take the most: two blocks an utterance, two columns
-// each.
+// utterance, which many look at, in a cache line of its own; then the columns of wide lattices. Alpha and beta take the
+// most: two blocks an utterance, two columns each.
+constexpr int kLine = 128 / sizeof(int);
 RNNT_HD int64_t strips_of(const Batch& batch) { return (batch.U1 + 31) / 32; }
 RNNT_HD int64_t first_column_of(const Batch& batch) {
-  const int64_t groups = (batch.T + kFrames - 1) / kFrames, strips = batch.B * strips_of(batch);
+  const int64_t groups = (batch.T + kFrames - 1) / kFrames, strips = batch.B * strips_of(batch) * kLine;
   return ((groups > strips ? groups : strips) * sizeof(int) + 15) / 16 * 16;
 }
 inline int64_t bytes_of_workspace(const Batch& batch) {

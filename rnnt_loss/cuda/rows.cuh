@@ -211,7 +211,7 @@ struct RunningSum {
   __device__ Softmax<acc_t> softmax() const { return {largest, rest + (ones - 1) + (largest - largest)}; }
 };
 
-// Of two numbers, neither of them NaN.
+// Of a NaN and a number the number.
 __device__ inline float larger_of(float a, float b) { return fmaxf(a, b); }
 __device__ inline double larger_of(double a, double b) { return fmax(a, b); }
 

@@ -29,10 +29,13 @@
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-// As the real ones are documented: exact where they only promise to be close.
-inline float __expf(float x) { return expf(x); }
+#define RNNT_DEVICE  // the core's arithmetic is that of a GPU (core/platform.h)
+
+// Exact where the real one is only close.
 inline float __fdividef(float a, float b) { return a / b; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+
+inline void back_off() {}
 
 inline int multiprocessors() { return emulator::kMultiprocessors; }
 

@@ -26,8 +26,8 @@ void run(Topology topology, int64_t V, uint32_t seed) {
   for (float& value : x) value = (random() * 0x1p-24f - 0.5f) * 12;
   std::vector<int64_t> labels(B * U), input_lengths{T, 17}, label_lengths{U, 11};
   for (int64_t& label : labels) label = 1 + random() % (V - 1);
-  const Batch batch{B, T, U + 1, V, {labels.data(), true}, {input_lengths.data(), true},
-                    {label_lengths.data(), true}, 0, topology};
+  const Batch batch{
+      B, T, U + 1, V, {labels.data(), true}, {input_lengths.data(), true}, {label_lengths.data(), true}, 0, topology};
   const int64_t slots = batch.layout().slots();
   std::vector<float> arcs(4 * B * slots), softmax(2 * batch.rows()), shares(B * slots), posteriors(2 * B * slots);
   std::vector<double> loss(B), upstream{1.5, -0.25};
@@ -38,9 +38,15 @@ void run(Topology topology, int64_t V, uint32_t seed) {
   cpu::score({batch, rows, Normalizer::kSoftmax, softmax.data(), arc_planes}, 0, batch.rows());
   cpu::lattice({batch, arc_planes, {loss.data(), true}, shares.data(), nullptr}, 0, B);
   cpu::posteriors({batch, {loss.data(), true}, shares.data(), posterior_planes, nullptr}, 0, B);
-  cpu::score_backward(
-      {batch, rows, Normalizer::kSoftmax, softmax.data(), posterior_planes, {upstream.data(), true}, INFINITY, grad_rows}, 0,
-      batch.rows());
+  cpu::score_backward({batch,
+                       rows,
+                       Normalizer::kSoftmax,
+                       softmax.data(),
+                       posterior_planes,
+                       {upstream.data(), true},
+                       INFINITY,
+                       grad_rows},
+                      0, batch.rows());
   const std::vector<float> losses(loss.begin(), loss.end());
   Hash hash;
   hash.add(softmax), hash.add(grad), hash.add(losses);

@@ -8,8 +8,9 @@ export LOCAL_KERNELS ?= phanerozoic/rnnt-loss=$(CURDIR)/build
 demo: build
 	$(BIN)/python examples/train_prompts.py
 
+# A file's tests stay in one process: they share what takes long to build.
 test: build build-emulated lint
-	$(BIN)/python -m pytest tests --numprocesses auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest tests --numprocesses auto --maxprocesses 4 --dist loadfile
 
 build: .venv/ready
 	$(BIN)/python tools/build_variant.py cpu

@@ -115,13 +115,6 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"RNNT_EMULATOR_SEED={SEED}")
 
 
-def pytest_collection_modifyitems(items):
-    """Tests of a backend go to any process; what others build for their module is built in one."""
-    for item in items:
-        if "backend" not in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
-
-
 @pytest.fixture(scope="session", params=BACKENDS)
 def backend(request) -> Backend:
     return BACKENDS[request.param]()

@@ -23,8 +23,8 @@ namespace rnnt::cuda {
 int64_t workspace_bytes(const Batch&);
 
 void loss(const ScoreParams&, const LatticeParams&, void* stream);
-// has_posteriors: they are there already, and PosteriorParams is not looked at.
-void gradient(const PosteriorParams&, const ScoreBackwardParams&, bool has_posteriors, void* stream);
+// Without shares the posteriors are there already.
+void gradient(const PosteriorParams&, const ScoreBackwardParams&, void* stream);
 
 void score(const ScoreParams&, void* stream);  // of log-probabilities
 void alpha_beta(const AlphaBetaParams&, void* stream);

@@ -22,7 +22,7 @@ class BatchOnDevice {
     cuda::loss(score, with_workspace(lattice), stream_);
   }
   void gradient(const PosteriorParams& posteriors, const ScoreBackwardParams& rows) const {
-    cuda::gradient(with_workspace(posteriors), rows, /*has_posteriors=*/false, stream_);
+    cuda::gradient(with_workspace(posteriors), rows, stream_);
   }
   void alpha_beta(const ScoreParams& score, const AlphaBetaParams& lattice) const {
     cuda::score(score, stream_);
@@ -30,7 +30,7 @@ class BatchOnDevice {
   }
   void gradient_from_alpha_beta(const PosteriorFromAlphaBetaParams& posteriors, const ScoreBackwardParams& rows) const {
     cuda::posteriors_from_alpha_beta(posteriors, stream_);
-    cuda::gradient({}, rows, /*has_posteriors=*/true, stream_);
+    cuda::gradient({}, rows, stream_);
   }
 
  private:
@@ -56,16 +56,12 @@ struct OnDevice {
     Tensor planes = new_tensor(call.x, {batch.B, stride}, type);
     Tensor workspace = torch::stable::new_zeros(call.x, {cuda::workspace_bytes(batch)}, ScalarType::Byte);
     void* stream = nullptr;
-#if defined(RNNT_EMULATE)
-    const BatchOnDevice part(stream, workspace.mutable_data_ptr());
-    work(part, Planes{planes.mutable_data_ptr(), stride, wide});
-#else
+#if !defined(RNNT_EMULATE)
     const int32_t device = call.x.get_device_index();
     const torch::stable::accelerator::DeviceGuard guard(device);
     STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
-    const BatchOnDevice part(stream, workspace.mutable_data_ptr());
-    work(part, Planes{planes.mutable_data_ptr(), stride, wide});
 #endif
+    work(BatchOnDevice(stream, workspace.mutable_data_ptr()), Planes{planes.mutable_data_ptr(), stride, wide});
   }
 };
 

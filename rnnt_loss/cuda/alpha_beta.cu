@@ -23,28 +23,13 @@ __global__ void __launch_bounds__(kThreads, 1) alpha_beta_kernel(AlphaBetaParams
       if (of_label.has(front)) out[static_cast<int64_t>(front - of_label.first) * U1 + u] = nats_from_value(value);
     };
   };
-  using Keep = decltype(keep_of(0));
-
   for (int64_t cell = threadIdx.x; cell < cells; cell += kThreads)
     if (cell / U1 >= lattice.T || cell % U1 > lattice.U) out[cell] = -INFINITY;
   if (is_alpha) {
-    using Sweep = AlphaSweep<double, Keep>;
-    __shared__ typename Wavefront<Sweep>::Channels channels;
-    Wavefront<Sweep> wavefront(channels, columns, lattice.steps);
-    Value<double> end = zero<double>();
-    bool is_nan = lattice.T == 0, holds_end = lattice.T == 0 && threadIdx.x == 0;
-    wavefront.each_panel(lattice.U, U1, [&](int u, bool is_active, auto run) {
-      if (!is_active) return;
-      const Keep keep = keep_of(u);
-      keep(0, u == 0 ? one<double>() : zero<double>());
-      Sweep sweep(lattice, arcs, u, FramesDone::all(), keep);
-      run(sweep);
-      is_nan |= sweep.is_nan();
-      if (u == lattice.U) end = sweep.alpha(), holds_end = true;
-    });
-    set_loss(p.loss, b, holds_end, end, is_nan);
+    for (int u = threadIdx.x; u < U1; u += kThreads) keep_of(u)(0, u == 0 ? one<double>() : zero<double>());
+    sweep_alpha(lattice, arcs, FramesDone::all(), columns, keep_of, p.loss, b);
   } else {
-    using Sweep = BetaSweep<Keep>;
+    using Sweep = BetaSweep<decltype(keep_of(0))>;
     __shared__ typename Wavefront<Sweep>::Channels channels;
     Wavefront<Sweep> wavefront(channels, columns, lattice.steps);
     wavefront.each_panel(lattice.U, U1, [&](int u, bool is_active, auto run) {
@@ -61,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) posteriors_kernel(PosteriorFromAlpha
   const RowThread at(batch, blocks, blockIdx.x);
   const Utterance utterance = utterance_of(batch, at.b);
   if (!at.exists || !utterance.has(at.t, at.u)) return;
-  const scalar_t* row = static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(at.b, at.t, at.u);
+  const scalar_t* row = at.template row_of<scalar_t>(p.x);
   const double before = p.alpha[at.row], *beta = p.beta + at.b * batch.T * batch.U1, log_z = beta[0];
   const auto posterior = [&](int label, Arc arc) {
     if (log_z != log_z) return log_z;
@@ -73,10 +58,9 @@ __global__ void __launch_bounds__(kThreads) posteriors_kernel(PosteriorFromAlpha
     const bool dead = before == -INFINITY || score == -INFINITY || after == -INFINITY;
     return dead ? 0.0 : exp(before + score + after - log_z);
   };
-  const Topology topology = batch.topology;
-  slots_of<Posteriors, double>(p.posteriors, at.b)[batch.layout().slot(topology.front(at.t, at.u), at.u)] = {
-      posterior(static_cast<int>(batch.blank), topology.blank),
-      posterior(label_of(batch, at.b, at.u, utterance.U), topology.label)};
+  slots_of<Posteriors, double>(p.posteriors, at.b)[at.slot(batch)] = {
+      posterior(static_cast<int>(batch.blank), batch.topology.blank),
+      posterior(label_of(batch, at.b, at.u, utterance.U), batch.topology.label)};
 }
 
 }  // namespace

@@ -35,10 +35,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 }  // namespace
 
-void gradient(const PosteriorParams& flow, const ScoreBackwardParams& p, bool has_posteriors, void* stream) {
+void gradient(const PosteriorParams& flow, const ScoreBackwardParams& p, void* stream) {
   const Batch& batch = p.batch;
   if (batch.rows() == 0) return;
-  const int sweeps = has_posteriors ? 0 : static_cast<int>(batch.B);
+  const int sweeps = flow.shares ? static_cast<int>(batch.B) : 0;
   dispatch(p.x.dtype, [&](auto scalar) {
     using scalar_t = decltype(scalar);
     using acc_t = acc_of<scalar_t>;

@@ -193,18 +193,31 @@ class FlowSweep {
   int* done_;
 };
 
-// From the one thread that holds the end's alpha, once the whole block has said whether it met NaN.
-template <typename acc_t>
-__device__ void set_loss(const PerUtterance& loss, int64_t b, bool holds_end, Value<acc_t> end, bool is_nan) {
+// The loss of utterance b, by a whole block. What keep_of(u) returns is called for the nodes of label u, as AlphaSweep
+// says.
+template <typename acc_t, typename KeepOf>
+__device__ void sweep_alpha(const Lattice& lattice, const Arcs<acc_t>* arcs, FramesDone frames, Value<acc_t>* columns,
+                            KeepOf keep_of, const PerUtterance& loss, int64_t b) {
+  using Sweep = AlphaSweep<acc_t, decltype(keep_of(0))>;
+  __shared__ typename Wavefront<Sweep>::Channels channels;
+  Wavefront<Sweep> wavefront(channels, columns, lattice.steps);
+  Value<acc_t> end = zero<acc_t>();
+  bool is_nan = lattice.T == 0, holds_end = lattice.T == 0 && threadIdx.x == 0;
+  wavefront.each_panel(lattice.U, lattice.U1, [&](int u, bool is_active, auto run) {
+    if (!is_active) return;
+    Sweep sweep(lattice, arcs, u, frames, keep_of(u));
+    run(sweep);
+    is_nan |= sweep.is_nan();
+    if (u == lattice.U) end = sweep.alpha(), holds_end = true;
+  });
   is_nan = __syncthreads_or(is_nan);
   if (holds_end) loss.set(b, is_nan ? static_cast<double>(NAN) : 0.0 - nats_from_value(end));  // 0 - 0 is +0, -0 is not
 }
 
-// The loss of utterance b, by a whole block, and the shares of its slots if they are wanted.
+// The same with the shares of all slots, if they are wanted.
 template <typename acc_t>
 __device__ void sweep_loss(const LatticeParams& p, int64_t b, FramesDone frames) {
   const Lattice lattice(p.batch, b);
-  const Arcs<acc_t>* arcs = slots_of<Arcs, acc_t>(p.arcs, b);
   acc_t* shares = p.shares ? static_cast<acc_t*>(p.shares) + b * lattice.layout.slots() : nullptr;
   const auto keep_of = [&](int u) {
     const bool keeps = shares && u < lattice.stride();
@@ -213,25 +226,15 @@ __device__ void sweep_loss(const LatticeParams& p, int64_t b, FramesDone frames)
       if (keeps) column[front] = share;
     };
   };
-  using Sweep = AlphaSweep<acc_t, decltype(keep_of(0))>;
-  __shared__ typename Wavefront<Sweep>::Channels channels;
-  Wavefront<Sweep> wavefront(channels, columns_of<Value<acc_t>>(p.workspace, p.batch, b), lattice.steps);
-
-  Value<acc_t> end = zero<acc_t>();
-  bool is_nan = lattice.T == 0, holds_end = lattice.T == 0 && threadIdx.x == 0;
-  wavefront.each_panel(lattice.U, lattice.U1, [&](int u, bool is_active, auto run) {
-    if (is_active) {
-      Sweep sweep(lattice, arcs, u, frames, keep_of(u));
-      run(sweep);
-      is_nan |= sweep.is_nan();
-      if (u == lattice.U) end = sweep.alpha(), holds_end = true;
-    }
-    if (!shares || u >= lattice.stride()) return;
+  sweep_alpha(lattice, slots_of<Arcs, acc_t>(p.arcs, b), frames, columns_of<Value<acc_t>>(p.workspace, p.batch, b),
+              keep_of, p.loss, b);
+  if (!shares) return;
+  const int swept = (lattice.U + 32) / 32 * 32;  // labels of the strips that have one of the utterance's
+  for (int u = threadIdx.x; u < lattice.stride(); u += kThreads) {
     const Column<acc_t> column(lattice, shares, u);  // 0 where the sweep did not come
     column[0] = 0;
-    for (int front = is_active ? lattice.steps + 1 : 1; front < lattice.fronts(); front++) column[front] = 0;
-  });
-  set_loss(p.loss, b, holds_end, end, is_nan);
+    for (int front = u < swept ? lattice.steps + 1 : 1; front < lattice.fronts(); front++) column[front] = 0;
+  }
 }
 
 // The posteriors of utterance b, by a whole block. done: [strips, kLine], how many steps a strip is through.

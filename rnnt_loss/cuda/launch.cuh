@@ -100,28 +100,44 @@ __device__ __forceinline__ int kept(int x) {
   return x;
 }
 
-// Phases in shared memory whose address is kept. What a thread did before it completed a phase is seen by whoever has
-// waited for it. start() comes before a barrier of the block.
-class PhasesArray {
+// The first of several T in shared memory, of which the i'th is at(i): its address, kept, which instructions of shared
+// memory take, or on the host a pointer.
+template <typename T>
+class SharedFirst {
 #if defined(RNNT_EMULATE)
- public:
-  explicit PhasesArray(Phases* first) : first_(first) {}
-  void start(int i) const { first_[i].start(); }
-  void complete(int i) const { first_[i].complete(); }
-  void wait_for(int i, int number) const { first_[i].wait_for(number); }
+ protected:
+  explicit SharedFirst(T* first) : first_(first) {}
+  T* at(int i) const { return first_ + i; }
 
  private:
-  Phases* first_;
+  T* first_;
 #else
- public:
-  __device__ __forceinline__ explicit PhasesArray(Phases* first)
+ protected:
+  __device__ __forceinline__ explicit SharedFirst(T* first)
       : address_(kept(static_cast<int>(__cvta_generic_to_shared(first)))) {}
+  __device__ __forceinline__ int at(int i) const { return address_ + i * static_cast<int>(sizeof(T)); }
+
+ private:
+  int address_;
+#endif
+};
+
+// Phases in shared memory. What a thread did before it completed a phase is seen by whoever has waited for it. start()
+// comes before a barrier of the block.
+class PhasesArray : SharedFirst<Phases> {
+ public:
+  __device__ __forceinline__ explicit PhasesArray(Phases* first) : SharedFirst(first) {}
+
+#if defined(RNNT_EMULATE)
+  void start(int i) const { at(i)->start(); }
+  void complete(int i) const { at(i)->complete(); }
+  void wait_for(int i, int number) const { at(i)->wait_for(number); }
+#else
   __device__ __forceinline__ void start(int i) const {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_ + 8 * i) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at(i)) : "memory");
   }
   __device__ __forceinline__ void complete(int i) const {
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(address_ + 8 * i)
-                 : "memory");
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(at(i)) : "memory");
   }
   // Waits for phase `number` of the i'th; the one after it must not have been completed.
   __device__ __forceinline__ void wait_for(int i, int number) const {
@@ -129,64 +145,55 @@ class PhasesArray {
     do {
       asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }"
                    : "=r"(is_complete)
-                   : "r"(address_ + 8 * i), "r"(number & 1)
+                   : "r"(at(i)), "r"(number & 1)
                    : "memory");
     } while (!is_complete);
   }
-
- private:
-  int address_;
 #endif
 };
 
-// An array in shared memory, of elements of 4, 8 or 16 bytes, whose address is kept.
+// An array in shared memory, of elements of 4, 8 or 16 bytes.
 template <typename T>
-class SharedArray {
-#if defined(RNNT_EMULATE)
- public:
-  explicit SharedArray(T* first) : first_(first) {}
-  T read(int i) const { return first_[i]; }
-  void write(int i, T value) const { first_[i] = value; }
+class SharedArray : SharedFirst<T> {
+  using SharedFirst<T>::at;
 
- private:
-  T* first_;
-#else
  public:
-  __device__ __forceinline__ explicit SharedArray(T* first)
-      : address_(kept(static_cast<int>(__cvta_generic_to_shared(first)))) {}
+  __device__ __forceinline__ explicit SharedArray(T* first) : SharedFirst<T>(first) {}
+
+#if defined(RNNT_EMULATE)
+  T read(int i) const { return *at(i); }
+  void write(int i, T value) const { *at(i) = value; }
+#else
   __device__ __forceinline__ T read(int i) const {
-    const int at = address_ + i * static_cast<int>(sizeof(T));
     int words[kWords];
     if constexpr (kWords == 1)
-      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(words[0]) : "r"(at) : "memory");
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(words[0]) : "r"(at(i)) : "memory");
     else if constexpr (kWords == 2)
-      asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(at) : "memory");
+      asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(at(i)) : "memory");
     else
       asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                   : "r"(at)
+                   : "r"(at(i))
                    : "memory");
     T value;
     memcpy(&value, words, sizeof value);
     return value;
   }
   __device__ __forceinline__ void write(int i, T value) const {
-    const int at = address_ + i * static_cast<int>(sizeof(T));
     int words[kWords];
     memcpy(words, &value, sizeof value);
     if constexpr (kWords == 1)
-      asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(words[0]) : "memory");
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(at(i)), "r"(words[0]) : "memory");
     else if constexpr (kWords == 2)
-      asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(words[0]), "r"(words[1]) : "memory");
+      asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at(i)), "r"(words[0]), "r"(words[1]) : "memory");
     else
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at(i)), "r"(words[0]), "r"(words[1]), "r"(words[2]),
                    "r"(words[3])
                    : "memory");
   }
 
  private:
   static constexpr int kWords = sizeof(T) / 4;
-  int address_;
 #endif
 };
 

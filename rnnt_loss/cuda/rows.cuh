@@ -174,6 +174,12 @@ struct RowThread {
     row = (b * batch.T + t) * batch.U1 + u;
   }
 
+  __device__ int64_t slot(const Batch& batch) const { return batch.layout().slot(batch.topology.front(t, u), u); }
+  template <typename scalar_t>
+  __device__ scalar_t* row_of(const Rows& rows) const {
+    return static_cast<scalar_t*>(rows.data) + rows.row_offset(b, t, u);
+  }
+
   // Calls visit(k, step) for chunks of kVectors pieces of the row, k the first element of the first and step the
   // distance to the next; `from` is the row's element where its first piece begins.
   template <typename scalar_t, typename Visit>

@@ -9,7 +9,9 @@
 namespace rnnt::cuda {
 
 // The last front has no cells; its arcs are made zero, for the lattice to read where there are none.
-__device__ inline int64_t last_front(const Batch& batch) { return batch.layout().fronts - 1; }
+__device__ inline int64_t last_slot(const Batch& batch, int64_t u) {
+  return batch.layout().slot(batch.layout().fronts - 1, u);
+}
 
 // The value of the arc of class `label`; NaN without one to be trusted.
 template <typename acc_t, typename scalar_t>
@@ -28,7 +30,7 @@ __device__ void score_rows(const ScoreParams& p, const RowThread& at) {
   const int V = static_cast<int>(batch.V);
   const Utterance utterance = utterance_of(batch, at.b);
   const bool is_cell = at.exists && utterance.has(at.t, at.u);
-  const scalar_t* row = static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(at.b, at.t, at.u);
+  const scalar_t* row = at.template row_of<scalar_t>(p.x);
 
   RunningSum<acc_t> sum = RunningSum<acc_t>::nothing();
   if (is_cell) {
@@ -58,14 +60,11 @@ __device__ void score_rows(const ScoreParams& p, const RowThread& at) {
     out[at.row] = !is_cell ? acc_t(0) : first ? softmax.maximum : softmax.rest;
   }
   Arcs<acc_t>* arcs = slots_of<Arcs, acc_t>(p.arcs, at.b);
-  const auto set = [&](int64_t front, Value<acc_t> value) {
-    Arcs<acc_t>& leaving = arcs[batch.layout().slot(front, at.u)];
-    (first ? leaving.blank : leaving.label) = value;
-  };
-  if (at.t == 0) set(last_front(batch), zero<acc_t>());
+  const auto set = [&](int64_t slot, Value<acc_t> value) { (first ? arcs[slot].blank : arcs[slot].label) = value; };
+  if (at.t == 0) set(last_slot(batch, at.u), zero<acc_t>());
   if (!is_cell) return;
   const int label = first ? static_cast<int>(batch.blank) : label_of(batch, at.b, at.u, utterance.U);
-  set(batch.topology.front(at.t, at.u), arc_value(softmax, row, label));
+  set(at.slot(batch), arc_value(softmax, row, label));
 }
 
 // A row of log-probabilities, by one thread.
@@ -75,13 +74,12 @@ __device__ void score_row(const ScoreParams& p, const RowThread& at) {
   const Utterance utterance = utterance_of(batch, at.b);
   Arcs<acc_t>* arcs = slots_of<Arcs, acc_t>(p.arcs, at.b);
   if (!at.exists) return;
-  if (at.t == 0) arcs[batch.layout().slot(last_front(batch), at.u)] = {zero<acc_t>(), zero<acc_t>()};
+  if (at.t == 0) arcs[last_slot(batch, at.u)] = {zero<acc_t>(), zero<acc_t>()};
   if (!utterance.has(at.t, at.u)) return;
-  const scalar_t* row = static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(at.b, at.t, at.u);
+  const scalar_t* row = at.template row_of<scalar_t>(p.x);
   const Softmax<acc_t> none = {0, 0};
-  arcs[batch.layout().slot(batch.topology.front(at.t, at.u), at.u)] = {
-      arc_value(none, row, static_cast<int>(batch.blank)),
-      arc_value(none, row, label_of(batch, at.b, at.u, utterance.U))};
+  arcs[at.slot(batch)] = {arc_value(none, row, static_cast<int>(batch.blank)),
+                          arc_value(none, row, label_of(batch, at.b, at.u, utterance.U))};
 }
 
 }  // namespace rnnt::cuda

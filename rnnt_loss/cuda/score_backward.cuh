@@ -22,11 +22,10 @@ struct GradientRow {
   __device__ GradientRow(const ScoreBackwardParams& p, const RowThread& at, const Utterance& utterance)
       : at(at), is_nan(utterance.T == 0), cell{} {
     const Batch& batch = p.batch;
-    out = static_cast<scalar_t*>(p.grad_x.data) + p.grad_x.row_offset(at.b, at.t, at.u);
+    out = at.template row_of<scalar_t>(p.grad_x);
     misaligned = static_cast<int>(reinterpret_cast<uintptr_t>(out) % 16 / sizeof(scalar_t));
     if (utterance.has(at.t, at.u)) {
-      const int64_t slot = batch.layout().slot(batch.topology.front(at.t, at.u), at.u);
-      const Posteriors<acc_t> posteriors = slots_of<Posteriors, acc_t>(p.posteriors, at.b)[slot];
+      const Posteriors<acc_t> posteriors = slots_of<Posteriors, acc_t>(p.posteriors, at.b)[at.slot(batch)];
       cell.blank = static_cast<int>(batch.blank), cell.label = label_of(batch, at.b, at.u, utterance.U);
       cell.blank_posterior = posteriors.blank, cell.label_posterior = posteriors.label;
       cell.weight = posteriors.blank + posteriors.label;
@@ -71,7 +70,7 @@ __device__ void logits_gradient(const ScoreBackwardParams& p, const RowThread& a
   cell.weight /= 1 + cell.rest;
 
   // The arcs' classes, before their thread overwrites them.
-  const scalar_t* row = static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(at.b, at.t, at.u);
+  const scalar_t* row = at.template row_of<scalar_t>(p.x);
   const bool owns_blank = gradient.owns(cell.blank), owns_label = gradient.owns(cell.label);
   const auto of_arc = [&](int k, acc_t own, acc_t other) {
     const acc_t x = load(row[k]);

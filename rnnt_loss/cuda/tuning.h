@@ -12,7 +12,7 @@ constexpr int kBlocks = 2;
 template <typename scalar_t>
 constexpr int kVectors = sizeof(scalar_t) == sizeof(double) ? 4 : 8;
 
-// From this many bytes a row is a block's, below a warp's or a part of one: a warp then fetches 4 times.
+// From this many bytes a row is a block's, below a warp's or a part of one: a warp then fetches twice.
 constexpr int kBlockRow = 8192;
 
 // Rows are handed to blocks frame by frame, and a sweep is told of every kFrames of them that are done.

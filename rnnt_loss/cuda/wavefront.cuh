@@ -99,8 +99,8 @@ class Wavefront {
 
  private:
   static constexpr bool kUp = Sweep::kDirection == Direction::kUp;
-  static constexpr int kFirst = kUp ? 0 : 31,
-                       kHalf = kAhead / 2;  // the first lane hears other strips, the last is heard
+  static constexpr int kFirst = kUp ? 0 : 31;  // the lane that hears other strips; the last one is heard
+  static constexpr int kHalf = kAhead / 2;
 
   // With what a strip shares an edge: nothing, a strip of this panel, or one of another panel, by way of a column.
   enum Link : int { kNone, kStrip, kColumn };

@@ -21,7 +21,15 @@ RNNT_HD Real exponential(Real x, Real maximum) {
   return exp_of(x - maximum);
 }
 
-// What the gradient of one row needs besides the row (README, eq. 10).
+// The gradient of an arc's class, of posterior `own`, beside an arc of posterior `other` (README, eq. 10):
+// (own + other) p - own = other p - own (1 - p), where nothing large is subtracted from something large.
+template <typename Real, typename Mask>
+RNNT_HD Real arc_gradient(Real exponential_of_x, Mask is_largest, Real rest, Real own, Real other) {
+  const Real one = splat<Real>(1), sum = one + rest, p = exponential_of_x / sum;
+  return other * p - own * select(is_largest, rest / sum, one - p);
+}
+
+// What the gradient of one row needs besides the row.
 template <typename acc_t>
 struct Cell {
   int32_t blank, label;  // classes; label: negative for none
@@ -29,17 +37,10 @@ struct Cell {
   acc_t largest, rest;  // of the softmax
   acc_t weight;         // occupancy / (1 + rest): times exp(x - largest), the gradient of a class without an arc
   acc_t bound, upstream;
-
-  // The gradient of an arc's class, of posterior `own`, beside an arc of posterior `other`:
-  // (own + other) p - own = other p - own (1 - p), where nothing large is subtracted from something large.
-  RNNT_HD acc_t arc_gradient(acc_t exponential_of_x, bool is_largest, acc_t own, acc_t other) const {
-    const acc_t p = exponential_of_x / (1 + rest);
-    return other * p - own * (is_largest ? rest / (1 + rest) : 1 - p);
-  }
 };
 
 // The clamp and the upstream gradient; NaN stays NaN.
 template <typename Real>
 RNNT_HD Real finished(Real g, Real bound, Real upstream) {
-  return maximum(-bound, -maximum(-bound, -g)) * upstream;
+  return minimum(bound, maximum(-bound, g)) * upstream;
 }

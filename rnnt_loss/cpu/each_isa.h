@@ -1,7 +1,7 @@
 // Includes the core and RNNT_KERNELS once per instruction set, in a namespace and target region of its own, with
 // `Floats` the widest vector of float there. RNNT_DISPATCH(function)(...) calls the best this machine runs. One object
-// file holds them all: no flag of the build names an instruction set, and the kernels' text names none; RNNT_FUSED and
-// RNNT_MAXIMUM are what the compiler's vector extensions cannot say.
+// file holds them all: no flag of the build names an instruction set, and the kernels' text names none; RNNT_FUSED,
+// RNNT_MAXIMUM and RNNT_MINIMUM are what the compiler's vector extensions cannot say.
 //
 // All other headers have to be included before, outside the regions: a function of theirs that is first seen inside one
 // would be compiled for it, and could be the copy the linker keeps.
@@ -19,12 +19,14 @@
 #define RNNT_FUSED(a, b, c) vfmaq_f32(c, a, b)
 #else
 #define RNNT_MAXIMUM(a, b) _mm_max_ps(a, b)
+#define RNNT_MINIMUM(a, b) _mm_min_ps(a, b)
 #endif
 namespace rnnt::cpu::baseline {
 namespace {
 typedef float Floats __attribute__((vector_size(16)));
 #include "../core/parts.h"
 #include "planes.h"
+#include "several.h"
 #include "simd.h"
 #include RNNT_KERNELS
 }  // namespace
@@ -33,7 +35,9 @@ typedef float Floats __attribute__((vector_size(16)));
 #if defined(__x86_64__)
 
 #undef RNNT_MAXIMUM
+#undef RNNT_MINIMUM
 #define RNNT_MAXIMUM(a, b) _mm256_max_ps(a, b)
+#define RNNT_MINIMUM(a, b) _mm256_min_ps(a, b)
 #define RNNT_FUSED(a, b, c) _mm256_fmadd_ps(a, b, c)
 RNNT_BEGIN_TARGET("avx2,fma")
 namespace rnnt::cpu::avx2 {
@@ -41,6 +45,7 @@ namespace {
 typedef float Floats __attribute__((vector_size(32)));
 #include "../core/parts.h"
 #include "planes.h"
+#include "several.h"
 #include "simd.h"
 #include RNNT_KERNELS
 }  // namespace
@@ -48,8 +53,10 @@ typedef float Floats __attribute__((vector_size(32)));
 RNNT_END_TARGET
 
 #undef RNNT_MAXIMUM
+#undef RNNT_MINIMUM
 #undef RNNT_FUSED
 #define RNNT_MAXIMUM(a, b) _mm512_max_ps(a, b)
+#define RNNT_MINIMUM(a, b) _mm512_min_ps(a, b)
 #define RNNT_FUSED(a, b, c) _mm512_fmadd_ps(a, b, c)
 RNNT_BEGIN_TARGET("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma")
 namespace rnnt::cpu::avx512 {
@@ -57,6 +64,7 @@ namespace {
 typedef float Floats __attribute__((vector_size(64)));
 #include "../core/parts.h"
 #include "planes.h"
+#include "several.h"
 #include "simd.h"
 #include RNNT_KERNELS
 }  // namespace

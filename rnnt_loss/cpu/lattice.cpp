@@ -1,6 +1,7 @@
 // The lattice functions over a range of utterances. float runs on the best vectors the machine has, double on scalars.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "../backend.h"

@@ -3,117 +3,123 @@
 
 #include "rows.h"
 
-// The gradient of the block x at k of a row of logits.
-template <typename Real, typename acc_t>
-RNNT_HD Block<Real> gradient_block(const Block<Real>& x, int64_t k, const Cell<acc_t>& cell) {
-  constexpr int kVectors = Block<Real>::kVectors, kWidth = Lanes<Real>::kWidth;
-  Block<Real> exponentials, g;
-#pragma GCC unroll 16
-  for (int i = 0; i < kVectors; i++) {
-    exponentials.vector[i] = exponential(x.vector[i], splat<Real>(cell.largest));
-    g.vector[i] = exponentials.vector[i] * splat<Real>(cell.weight);
-  }
-  const auto in_block = [&](int64_t label) { return static_cast<uint64_t>(label - k) < kRowLanes; };  // -1 is in none
-  if (__builtin_expect(in_block(cell.blank) || in_block(cell.label), 0)) {
-    acc_t logits[kRowLanes], terms[kRowLanes], lanes[kRowLanes];
-    for (int i = 0; i < kVectors; i++) {
-      Lanes<Real>::store(logits + i * kWidth, x.vector[i]);
-      Lanes<Real>::store(terms + i * kWidth, exponentials.vector[i]);
-      Lanes<Real>::store(lanes + i * kWidth, g.vector[i]);
-    }
-    const auto set_arc = [&](int64_t label, acc_t own, acc_t other) {
-      if (!in_block(label)) return;
-      lanes[label - k] = cell.arc_gradient(terms[label - k], logits[label - k] == cell.largest, own, other);
+// What the gradients of up to kRowLanes cells of a frame need besides their rows, a cell in each lane.
+template <typename Real, typename acc_t = typename Lanes<Real>::Scalar>
+struct Cells {
+  alignas(64) acc_t blank_posterior[kRowLanes] = {}, label_posterior[kRowLanes] = {};
+  alignas(64) acc_t largest[kRowLanes] = {}, rest[kRowLanes] = {};  // of the softmax
+  alignas(64) acc_t blank[kRowLanes] = {}, label[kRowLanes] = {};   // the logit of the arc's class, then its gradient
+  alignas(64) acc_t weight[kRowLanes];  // times exp(x - largest), the gradient of a class without an arc
+  int64_t label_class[kRowLanes];       // negative for none
+  acc_t bound, upstream;
+
+  // Without a bound, the upstream gradient is one factor with the weight.
+  bool is_bounded() const { return bound != acc_t(INFINITY); }
+
+  void find_gradients(bool from_logits) {
+    using X = Block<Real>;
+    using L = Lanes<X>;
+    const X P = L::load(blank_posterior), Q = L::load(label_posterior), m = L::load(largest), r = L::load(rest);
+    const X occupancy_over_sum = (P + Q) / (splat<X>(1) + r);
+    L::store(weight, is_bounded() ? occupancy_over_sum : occupancy_over_sum * splat<X>(upstream));
+    const auto replace = [&](acc_t* logits, const X& own, const X& other) RNNT_INLINE {
+      const X x = L::load(logits);
+      const X g = from_logits ? arc_gradient(exponential(x, m), x == m, r, own, other) : -own;
+      L::store(logits, finished(g, splat<X>(bound), splat<X>(upstream)));
     };
-    set_arc(cell.blank, cell.blank_posterior, cell.label_posterior);
-    set_arc(cell.label, cell.label_posterior, cell.blank_posterior);
-    for (int i = 0; i < kVectors; i++) g.vector[i] = Lanes<Real>::load(lanes + i * kWidth);
+    replace(blank, P, Q);
+    replace(label, Q, P);
   }
-#pragma GCC unroll 16
-  for (Real& vector : g.vector) vector = finished(vector, splat<Real>(cell.bound), splat<Real>(cell.upstream));
-  return g;
+
+  // Where both posteriors are 0, so is the gradient, whatever comes from upstream.
+  bool is_untouched(int j) const { return blank_posterior[j] + label_posterior[j] == 0; }
+};
+
+// The gradients of logits without an arc, in place of x = exp(logit - largest).
+template <typename X, typename OfCells>
+RNNT_HD X gradient_of(const X& x, const X& weight, const OfCells& cells) {
+  return cells.is_bounded() ? finished(x * weight, splat<X>(cells.bound), splat<X>(cells.upstream)) : x * weight;
 }
 
-template <bool kStream, typename Real, typename scalar_t>
-RNNT_HD void write_block(scalar_t* out, const Block<Real>& g) {
-  using L = Lanes<Real>;
-  for (int i = 0; i < Block<Real>::kVectors; i++) {
+// Past the cache, all but the ends that are no whole cache line.
+template <typename Real>
+void stream(const float* from, float* to, int64_t n) {
 #if defined(__x86_64__)
-    if constexpr (kStream && L::kWidth == 16) {
-      _mm512_stream_ps(out + i * 16, g.vector[i]);
-      continue;
-    } else if constexpr (kStream && L::kWidth == 8) {
-      _mm256_stream_ps(out + i * 8, g.vector[i]);
-      continue;
-    } else if constexpr (kStream && L::kWidth == 4) {
-      _mm_stream_ps(out + i * 4, g.vector[i]);
-      continue;
+  const int64_t start = std::min<int64_t>(n, -reinterpret_cast<uintptr_t>(to) % 64 / sizeof(float));
+  std::copy_n(from, start, to);
+  const int64_t end = for_each_block<Real>(start, n, [&](auto lanes, int64_t k) RNNT_INLINE {
+    const auto x = Lanes<decltype(lanes)>::load(from + k);
+    constexpr int kWidth = Lanes<Real>::kWidth;
+#pragma GCC unroll 16
+    for (int i = 0; i < x.kParts; i++) {
+      float* line = to + k + i * kWidth;
+      if constexpr (kWidth == 16)
+        _mm512_stream_ps(line, x.part[i]);
+      else if constexpr (kWidth == 8)
+        _mm256_stream_ps(line, x.part[i]);
+      else
+        _mm_stream_ps(line, x.part[i]);
     }
+  });
+  std::copy_n(from + end, n - end, to + end);
+#else
+  std::copy_n(from, n, to);
 #endif
-    store_lanes(out + i * L::kWidth, g.vector[i]);
-  }
 }
 
-// kStream: whole cache lines go past the cache. out may be the row itself: the blocks at its ends, which overlap the
-// others, are read before anything is written.
-template <bool kStream, typename Real, typename scalar_t, typename acc_t>
-void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, const Cell<acc_t>& cell) {
-  const int64_t start = kStream ? -reinterpret_cast<uintptr_t>(out) % 64 / sizeof(scalar_t) : 0;
-  const int64_t last = V - kRowLanes;
-  const bool partial_end = (V - start) % kRowLanes;
-  Block<Real> head, tail;
-  if (start) head = gradient_block(Block<Real>::load(row), 0, cell);
-  if (partial_end) tail = gradient_block(Block<Real>::load(row + last), last, cell);
-  for (int64_t k = start; k <= last; k += kRowLanes) {
-    prefetch_ahead(row + k);
-    write_block<kStream>(out + k, gradient_block(Block<Real>::load(row + k), k, cell));
+// kStream: the gradient is finished piece by piece in the cache, then written past it. Otherwise out may be the row
+// itself.
+template <bool kStream, typename Real, typename scalar_t>
+void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, int64_t blank_class, int j, const Cells<Real>& cells) {
+  constexpr int64_t kPiece = 1024;
+  alignas(64) scalar_t piece[kStream ? kPiece + kRowLanes : 1];
+  const auto gradient_at = [&](auto lanes, int64_t k) RNNT_INLINE {
+    using X = decltype(lanes);
+    const X x = exponential(Lanes<X>::load(row + k), splat<X>(cells.largest[j]));
+    return gradient_of(x, splat<X>(cells.weight[j]), cells);
+  };
+  for (int64_t first = 0, end; first < V; first = end) {
+    end = !kStream || V - first < kPiece + kRowLanes ? V : first + kPiece;
+    scalar_t* to = kStream ? piece : out;
+    // The last block overlaps the one before: read before anything is written.
+    const bool partial = (end - first) % kRowLanes;
+    Block<Real> last;
+    if (partial) last = gradient_at(Block<Real>(), end - kRowLanes);
+    for_each_block<Real>(first, end, [&](auto lanes, int64_t k) RNNT_INLINE {
+      prefetch_ahead<decltype(lanes)>(row + k);
+      Lanes<decltype(lanes)>::store(to + k - first, gradient_at(lanes, k));
+    });
+    if (partial) Lanes<Block<Real>>::store(to + end - first - kRowLanes, last);
+    const auto set = [&](int64_t k, auto g) {
+      if (first <= k && k < end) to[k - first] = store<scalar_t>(g);
+    };
+    set(blank_class, cells.blank[j]);
+    set(cells.label_class[j], cells.label[j]);
+    if constexpr (kStream) stream<Real>(piece, out + first, end - first);
   }
-  if (start) write_block<false>(out, head);
-  if (partial_end) write_block<false>(out + last, tail);
 }
 
 // n rows of fewer than kRowLanes elements; row_at(j) and out_at(j) are row j.
-template <typename Real, typename RowAt, typename OutAt, typename acc_t>
-void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, const Cell<acc_t> (&cells)[kRowLanes]) {
-  using L = Lanes<Real>;
+template <typename Real, typename RowAt, typename OutAt>
+void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t blank_class, const Cells<Real>& cells) {
+  using X = Block<Real>;
+  using L = Lanes<X>;
   using scalar_t = std::remove_pointer_t<decltype(out_at(0))>;
-  ShortRows<acc_t> rows;
-  acc_t largest[kRowLanes] = {}, weight[kRowLanes] = {}, bound[kRowLanes] = {}, upstream[kRowLanes] = {};
-  for (int j = 0; j < kRowLanes; j++) {
-    if (j >= n || cells[j].weight == 0) {
-      rows.clear_row(j, V);
+  ShortRows<typename L::Scalar> rows;
+  for (int j = 0; j < kRowLanes; j++)
+    j < n && !cells.is_untouched(j) ? rows.load_row(j, row_at(j), V) : rows.clear_row(j, V);
+  const X largest = L::load(cells.largest), weight = L::load(cells.weight);
+  for (int64_t k = 0; k < V; k++)
+    L::store(rows.element[k], gradient_of(exponential(L::load(rows.element[k]), largest), weight, cells));
+  for (int j = 0; j < n; j++) {
+    if (cells.is_untouched(j)) {
+      std::fill_n(out_at(j), V, store<scalar_t>(0.0f));
       continue;
     }
-    rows.load_row(j, row_at(j), V);
-    largest[j] = cells[j].largest, weight[j] = cells[j].weight;
-    bound[j] = cells[j].bound, upstream[j] = cells[j].upstream;
-  }
-  bool blank_is_largest[kRowLanes], label_is_largest[kRowLanes];
-  acc_t blank[kRowLanes], label[kRowLanes];
-  for (int j = 0; j < n; j++) {
-    blank_is_largest[j] = rows.element[cells[j].blank][j] == largest[j];
-    label_is_largest[j] = cells[j].label >= 0 && rows.element[cells[j].label][j] == largest[j];
-  }
-  const auto each_vector = [&](auto change) {
-    for (int64_t k = 0; k < V; k++)
-      for (int j = 0; j < kRowLanes; j += L::kWidth) change(rows.element[k] + j, j);
-  };
-  each_vector([&](acc_t* x, int j) { L::store(x, exponential(L::load(x), L::load(largest + j))); });
-  for (int j = 0; j < n; j++) {
-    const Cell<acc_t>& c = cells[j];
-    blank[j] = c.arc_gradient(rows.element[c.blank][j], blank_is_largest[j], c.blank_posterior, c.label_posterior);
-    if (c.label >= 0)
-      label[j] = c.arc_gradient(rows.element[c.label][j], label_is_largest[j], c.label_posterior, c.blank_posterior);
-  }
-  each_vector([&](acc_t* x, int j) { L::store(x, L::load(x) * L::load(weight + j)); });
-  for (int j = 0; j < n; j++) {
-    if (weight[j] == 0) continue;
-    rows.element[cells[j].blank][j] = blank[j];
-    if (cells[j].label >= 0) rows.element[cells[j].label][j] = label[j];
-  }
-  each_vector([&](acc_t* x, int j) { L::store(x, finished(L::load(x), L::load(bound + j), L::load(upstream + j))); });
-  for (int j = 0; j < n; j++)
+    rows.element[blank_class][j] = cells.blank[j];
+    if (cells.label_class[j] >= 0) rows.element[cells.label_class[j]][j] = cells.label[j];
     for (int64_t k = 0; k < V; k++) out_at(j)[k] = store<scalar_t>(rows.element[k][j]);
+  }
 }
 
 // kStream is for logits in float, on lanes of float.
@@ -123,49 +129,47 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
   const Batch& batch = p.batch;
   const FrontLayout layout = batch.layout();
   const acc_t* softmax = static_cast<const acc_t*>(p.softmax);
-  const bool logits = p.normalizer == Normalizer::kSoftmax;
-  const bool short_rows = logits && batch.V < kRowLanes;
+  const bool from_logits = p.normalizer == Normalizer::kSoftmax;
+  const scalar_t none = store<scalar_t>(acc_t(0));
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t U = batch.label_lengths[b], end_of_cells = std::min(end, cells_in_frame(batch, b, t));
     const PosteriorPlanes<acc_t> posteriors = posteriors_of<acc_t>(p.posteriors, layout, b);
-    const auto row_at = [&](int64_t u) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u); };
-    const auto out_at = [&](int64_t u) { return static_cast<scalar_t*>(p.grad_x.data) + p.grad_x.row_offset(b, t, u); };
-    const auto cell_at = [&](int64_t u) {
-      const int64_t slot = layout.slot(batch.topology.front(t, u), u), r = row_of_start + u - start;
-      Cell<acc_t> cell = {};
-      cell.blank = static_cast<int32_t>(batch.blank), cell.blank_posterior = posteriors.blank[slot];
-      cell.label = -1;
-      if (u < U) {
-        cell.label = static_cast<int32_t>(batch.labels[b * (batch.U1 - 1) + u]);
-        cell.label_posterior = posteriors.label[slot];
-      }
-      if (logits) cell.largest = softmax[r], cell.rest = softmax[batch.rows() + r];
-      cell.weight = (cell.blank_posterior + cell.label_posterior) / (1 + cell.rest);
-      cell.bound = static_cast<acc_t>(p.clamp), cell.upstream = static_cast<acc_t>(p.grad_loss.at(b));
-      return cell;
-    };
-    int64_t u = start;
-    for (; short_rows && u < end_of_cells; u += kRowLanes) {
+    const auto out_of = [&](int64_t u) { return static_cast<scalar_t*>(p.grad_x.data) + p.grad_x.row_offset(b, t, u); };
+    for (int64_t u = start; u < end_of_cells; u += kRowLanes) {
       const int n = static_cast<int>(std::min<int64_t>(kRowLanes, end_of_cells - u));
-      Cell<acc_t> cells[kRowLanes];
-      for (int j = 0; j < n; j++) cells[j] = cell_at(u + j);
-      gradient_short_rows<Real>([&](int j) { return row_at(u + j); }, [&](int j) { return out_at(u + j); }, n, batch.V,
-                                cells);
-    }
-    for (; u < end_of_cells; u++) {
-      const Cell<acc_t> cell = cell_at(u);
-      scalar_t* out = out_at(u);
-      if (logits && cell.weight != 0) {
-        gradient_row<kStream, Real>(row_at(u), out, batch.V, cell);
+      const auto row_at = [&](int j) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u + j); };
+      const auto out_at = [&](int j) { return out_of(u + j); };
+      Cells<Real> cells;
+      cells.bound = static_cast<acc_t>(p.clamp), cells.upstream = static_cast<acc_t>(p.grad_loss.at(b));
+      for (int j = 0; j < n; j++) {
+        const int64_t slot = layout.slot(batch.topology.front(t, u + j), u + j), row = row_of_start + u + j - start;
+        const bool has_label = u + j < U;
+        cells.label_class[j] = has_label ? batch.labels[b * (batch.U1 - 1) + u + j] : -1;
+        cells.blank_posterior[j] = posteriors.blank[slot];
+        if (has_label) cells.label_posterior[j] = posteriors.label[slot];
+        if (!from_logits) continue;
+        cells.largest[j] = softmax[row], cells.rest[j] = softmax[batch.rows() + row];
+        cells.blank[j] = load(row_at(j)[batch.blank]);
+        if (has_label) cells.label[j] = load(row_at(j)[cells.label_class[j]]);
+      }
+      cells.find_gradients(from_logits);
+      if (from_logits && batch.V < kRowLanes) {
+        gradient_short_rows<Real>(row_at, out_at, n, batch.V, batch.blank, cells);
         continue;
       }
-      std::fill_n(out, batch.V, store<scalar_t>(acc_t(0) * cell.weight));  // 0, or NaN
-      if (cell.weight == 0) continue;
-      out[cell.blank] = store<scalar_t>(finished(-cell.blank_posterior, cell.bound, cell.upstream));
-      if (u < U) out[cell.label] = store<scalar_t>(finished(-cell.label_posterior, cell.bound, cell.upstream));
+      for (int j = 0; j < n; j++) {
+        if (cells.is_untouched(j)) {
+          std::fill_n(out_at(j), batch.V, none);
+        } else if (from_logits) {
+          gradient_row<kStream, Real>(row_at(j), out_at(j), batch.V, batch.blank, j, cells);
+        } else {
+          std::fill_n(out_at(j), batch.V, store<scalar_t>(acc_t(0) * cells.weight[j]));  // 0, or NaN
+          out_at(j)[batch.blank] = store<scalar_t>(cells.blank[j]);
+          if (cells.label_class[j] >= 0) out_at(j)[cells.label_class[j]] = store<scalar_t>(cells.label[j]);
+        }
+      }
     }
-    for (u = std::max(start, end_of_cells); u < end; u++)  // padding
-      std::fill_n(out_at(u), batch.V, store<scalar_t>(acc_t(0)));
+    for (int64_t u = std::max(start, end_of_cells); u < end; u++) std::fill_n(out_of(u), batch.V, none);  // padding
   });
 #if defined(__x86_64__)
   if (kStream) _mm_sfence();

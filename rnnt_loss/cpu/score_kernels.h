@@ -21,9 +21,12 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
         if (batch.V < kRowLanes) {
           short_rows_softmax<Real>(row_at, n, batch.V, largest, rest);
         } else {
-          for (int j = 0; j < n; j++) {
-            largest[j] = row_maximum<Real>(row_at(j), batch.V);
-            rest[j] = row_rest<Real>(row_at(j), batch.V, largest[j]);
+          auto next = row_largest<Real>(row_at(0), batch.V);
+          for (int j = 0; j < n; j++) {  // a row's sum needs its maximum: meanwhile, the next one's is found
+            const auto own = next;
+            if (j + 1 < n) next = row_largest<Real>(row_at(j + 1), batch.V);
+            largest[j] = own.value;
+            rest[j] = row_rest<Real>(row_at(j), batch.V, own);
           }
         }
       }

@@ -7,15 +7,28 @@ struct Lanes<Floats> {
   typedef int32_t Int __attribute__((vector_size(4 * W)));
   typedef uint32_t Uint __attribute__((vector_size(4 * W)));
   typedef uint16_t Half __attribute__((vector_size(2 * W)));
-  typedef double Wide __attribute__((vector_size(8 * W)));
+  typedef float HalfFloats __attribute__((vector_size(2 * W)));
+  typedef double Doubles __attribute__((vector_size(4 * W)));
+  using Wide = Several<Doubles, 2>;
   using Scalar = float;
   using Real = Floats;
   static constexpr int kBias = 127;
   static constexpr int32_t kMagnitude = 0x7fffffff;
 
   RNNT_HD static Real splat(float x) { return Real{} + x; }
-  RNNT_HD static Wide widen(Real x) { return __builtin_convertvector(x, Wide); }
-  RNNT_HD static Real narrow(Wide x) { return __builtin_convertvector(x, Real); }
+  RNNT_HD static Wide widen(Real x) {
+    HalfFloats half[2];
+    memcpy(half, &x, sizeof x);
+    return {__builtin_convertvector(half[0], Doubles), __builtin_convertvector(half[1], Doubles)};
+  }
+  RNNT_HD static Real narrow(const Wide& x) {
+    return joined(__builtin_convertvector(x.part[0], HalfFloats), __builtin_convertvector(x.part[1], HalfFloats),
+                  std::make_index_sequence<W>());
+  }
+  template <size_t... kLane>
+  RNNT_HD static Real joined(HalfFloats a, HalfFloats b, std::index_sequence<kLane...>) {
+    return __builtin_shufflevector(a, b, kLane...);
+  }
   RNNT_HD static Real from_int(Int n) { return __builtin_convertvector(n, Real); }
   RNNT_HD static Real from_biased_exponent(Real biased) {
     return from_bits<Real>(__builtin_convertvector(biased, Int) << 23);
@@ -26,6 +39,13 @@ struct Lanes<Floats> {
     return RNNT_MAXIMUM(a, b);
 #else
     return a > b ? a : b;
+#endif
+  }
+  RNNT_HD static Real minimum(Real a, Real b) {
+#if defined(__x86_64__)
+    return RNNT_MINIMUM(a, b);
+#else
+    return a < b ? a : b;
 #endif
   }
   RNNT_HD static Real mul_add(Real a, Real b, Real c) {

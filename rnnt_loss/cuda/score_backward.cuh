@@ -74,7 +74,7 @@ __device__ void logits_gradient(const ScoreBackwardParams& p, const RowThread& a
   const bool owns_blank = gradient.owns(cell.blank), owns_label = gradient.owns(cell.label);
   const auto of_arc = [&](int k, acc_t own, acc_t other) {
     const acc_t x = load(row[k]);
-    const acc_t g = cell.arc_gradient(exponential(x, cell.largest), x == cell.largest, own, other);
+    const acc_t g = arc_gradient(exponential(x, cell.largest), x == cell.largest, cell.rest, own, other);
     return store<scalar_t>(finished(g, cell.bound, cell.upstream));
   };
   scalar_t blank = {}, label = {};

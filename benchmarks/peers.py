@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 import torch
@@ -52,12 +53,15 @@ Loss = Callable[..., torch.Tensor]
 Key = TypeVar("Key", bound=Hashable)
 
 
-def load_ours() -> Loss:
+def load_kernel() -> ModuleType:
     from kernels import get_kernel
 
     os.environ.setdefault("LOCAL_KERNELS", f"phanerozoic/rnnt-loss={ROOT / 'build'}")
-    kernel = get_kernel("phanerozoic/rnnt-loss", version=1, trust_remote_code=True)
-    return lambda *inputs: kernel.rnnt_loss_from_logits(*inputs, reduction="none")
+    return get_kernel("phanerozoic/rnnt-loss", version=1, trust_remote_code=True)
+
+
+def load_ours() -> Loss:
+    return partial(load_kernel().rnnt_loss_from_logits, reduction="none")
 
 
 def load_torchaudio() -> Loss:
@@ -128,6 +132,17 @@ class Truth:
         return float(error / largest)
 
 
+def default_malloc() -> dict[str, str]:
+    """The environment of a process that gives freed memory back, as programs do."""
+    return {key: value for key, value in os.environ.items() if key not in MALLOC_RECYCLES}
+
+
+def recycle_memory() -> None:
+    """Starts this process anew if need be: malloc reads its settings once."""
+    if any(os.environ.get(key) != value for key, value in MALLOC_RECYCLES.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC_RECYCLES})
+
+
 def resident(field: str) -> int:
     """VmRSS (now) or VmHWM (the peak) of this process, in bytes."""
     status = Path("/proc/self/status").read_text()
@@ -147,10 +162,9 @@ def print_memory(name: str, step: str, shape: str) -> None:
 def extra_memory(name: str, shape: str) -> dict[str, float | None]:
     if not Path("/proc/self/status").exists():
         return dict.fromkeys(STEPS)
-    environment = {key: value for key, value in os.environ.items() if key not in MALLOC_RECYCLES}
     commands = {step: [sys.executable, __file__, "--memory", name, step, shape] for step in STEPS}
     started = {
-        step: subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+        step: subprocess.Popen(command, stdout=subprocess.PIPE, env=default_malloc(), text=True)
         for step, command in commands.items()
     }
     return {step: float(process.communicate()[0].split()[-1]) for step, process in started.items()}
@@ -234,6 +248,14 @@ def commit() -> str:
     return subprocess.run(git, check=False, capture_output=True, text=True).stdout.strip() or "none"
 
 
+def provenance(script: str, json_path: str | None, **settings: object) -> dict:
+    # of a path only the name belongs into a result
+    words = [word.replace(json_path, Path(json_path).name) if json_path else word for word in sys.argv[1:]]
+    command = " ".join([f"python benchmarks/{Path(script).name}", *words])
+    today = datetime.date.today().isoformat()
+    return {"command": command, **settings, "machine": machine(), "date": today, "commit": commit()}
+
+
 def table(rows: list[dict]) -> str:
     """Markdown, one line per row of `compare`."""
 
@@ -267,14 +289,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.memory:
         return print_memory(*args.memory)
-    if args.recycle and any(os.environ.get(key) != value for key, value in MALLOC_RECYCLES.items()):
-        # malloc reads its settings once, when the process starts
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC_RECYCLES})
-
-    # of a path only the name belongs into a result
-    words = [word.replace(args.json, Path(args.json).name) if args.json else word for word in sys.argv[1:]]
-    about = {"command": " ".join(["python benchmarks/peers.py", *words]), "recycled_memory": args.recycle}
-    about |= {"machine": machine(), "date": datetime.date.today().isoformat(), "commit": commit()}
+    if args.recycle:
+        recycle_memory()
+    about = provenance(__file__, args.json, recycled_memory=args.recycle)
     losses: dict[str, Loss] = {}
     for name, load in LOADERS.items():
         try:

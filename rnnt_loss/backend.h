@@ -14,6 +14,10 @@ void posteriors(const PosteriorParams&, int64_t first_utterance, int64_t last_ut
 void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams&, int64_t first_utterance, int64_t last_utterance);
 void score_backward(const ScoreBackwardParams&, int64_t first_row, int64_t last_row);
 
+void cells_from_values(const CellsParams&, int64_t first_utterance, int64_t last_utterance);
+void planes_from_cells(const CellsParams&, int64_t first_utterance, int64_t last_utterance);
+void arc_lattice(const ArcLatticeParams&, int64_t first_utterance, int64_t last_utterance);
+
 }  // namespace rnnt::cpu
 
 // Each works on the whole batch, in order on a stream, and returns before it is done. Lengths and labels may be
@@ -26,8 +30,13 @@ void loss(const ScoreParams&, const LatticeParams&, void* stream);
 // Without shares the posteriors are there already.
 void gradient(const PosteriorParams&, const ScoreBackwardParams&, void* stream);
 
-void score(const ScoreParams&, void* stream);  // of log-probabilities
+void score(const ScoreParams&, void* stream);
 void alpha_beta(const AlphaBetaParams&, void* stream);
 void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams&, void* stream);
+
+void cells_from_values(const CellsParams&, void* stream);
+void planes_from_cells(const CellsParams&, void* stream);
+int64_t arc_workspace_bytes(const ArcLatticeParams&);
+void arc_lattice(const ArcLatticeParams&, void* stream);
 
 }  // namespace rnnt::cuda

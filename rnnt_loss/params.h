@@ -121,4 +121,27 @@ struct ScoreBackwardParams {
   Rows grad_x;   // out: [B, T, U1, V], of x's dtype; may be x
 };
 
+// Values of arcs, or posteriors, between the planes they are computed in and the cells of a tensor.
+struct CellsParams {
+  Batch batch;
+  Planes planes;
+  void* cells;  // acc_t [B, T, U1, 2]: of blank, of label
+};
+
+// The lattice of any K arcs (README, eq. 11), from and to the cells of tensors.
+struct ArcLatticeParams {
+  int64_t B, T, U1;
+  Integers input_lengths, label_lengths;  // [B]
+  ArcSet arcs;
+  const void* scores;     // acc_t [B, T, U1, K], nats
+  bool wide;              // acc_t is double
+  PerUtterance loss;      // out
+  void* posteriors;       // out: acc_t [B, T, U1, K]; may be null
+  const double* tangent;  // [B, T, U1, K]; may be null
+  double* derivative;     // out, with a tangent: [B, T, U1, K], of the posteriors along it. scores are wide then
+  void* workspace;        // of CUDA: arc_workspace_bytes(p)
+
+  RNNT_HD FrontLayout layout() const { return {T + U1, (U1 + 16) / 16 * 16}; }  // a label more than there are
+};
+
 }  // namespace rnnt

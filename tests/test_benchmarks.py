@@ -16,6 +16,7 @@ BENCHMARKS = ROOT / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import benchmark  # noqa: E402
+import cpu_floors  # noqa: E402
 import peers  # noqa: E402
 
 LOAD = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import torchaudio_cpu; torchaudio_cpu.load()"
@@ -54,6 +55,19 @@ def test_the_truth_is_the_float64_gradient_and_sees_an_error(inputs):
     assert truth.gradient_error(grad) == pytest.approx(0.25, rel=1e-6)
     grad[1, 3, 2, 5] = math.nan
     assert math.isnan(truth.gradient_error(grad))
+
+
+def test_the_error_of_a_gradient_of_log_probs_sees_every_class(inputs):
+    log_probs = inputs[0].double().log_softmax(-1).requires_grad_()
+    label = log_probs[:, :, :-1].gather(3, inputs[1].long()[:, None, :, None].expand(-1, 7, -1, 1)).squeeze(3)
+    benchmark.lattice_loss(log_probs[..., 0], label, *inputs[2:]).sum().backward()
+    truth, grad = peers.Truth(log_probs.detach(), *inputs[1:]), log_probs.grad
+    assert cpu_floors.arc_gradient_error(truth, grad) < 1e-13
+    with pytest.raises(SystemExit, match="disagrees"):
+        cpu_floors.require("this", 0.0, cpu_floors.arc_gradient_error(truth, grad * 1.1))
+    grad[1, 3, 4, 5] = 1e-9  # the last row has no label
+    with pytest.raises(SystemExit, match="disagrees"):
+        cpu_floors.require("this", 0.0, cpu_floors.arc_gradient_error(truth, grad))
 
 
 def scaled_gradient(logits, *rest):
@@ -143,6 +157,25 @@ def test_peers_writes_a_complete_result(tmp_path, torchaudio_loads):
     assert rows["ours", 1]["gradient_error"] < 1e-6
     if not torchaudio_loads[0]:
         pytest.skip(f"all but torchaudio was checked: {torchaudio_loads[1]}")
+
+
+def test_cpu_floors_writes_a_complete_result(tmp_path, torchaudio_loads):
+    pytest.importorskip("kernels", reason="cpu_floors.py loads with it")
+    output = tmp_path / "results.json"
+    done = run(sys.executable, BENCHMARKS / "cpu_floors.py", "--quick", "--json", output)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(output.read_text(), parse_constant=lambda name: pytest.fail(f"{name} in the result"))
+    assert str(tmp_path) not in output.read_text() and results["commit"] and results["date"]
+    assert results["command"] == "python benchmarks/cpu_floors.py --quick --json results.json"
+    measures = {row["measure"] for row in results["rows"]}
+    absent = set() if torchaudio_loads[0] else {"fresh gradient"}
+    absent |= set() if Path("/proc/self/status").exists() else {"memory", "memory, in place"}
+    assert measures == set(cpu_floors.BOUNDS) - absent
+    for row in results["rows"]:
+        assert row["measure"].startswith("memory") or row["value"] > 0
+        assert row["measure"] in done.stdout and isinstance(row["holds"], bool)
+        if "ms" in row:
+            assert row["value"] == row["ms"] / row["floor_ms"]
 
 
 def test_two_processes_may_build_the_stubs_at_once(tmp_path, torchaudio_loads):

@@ -109,6 +109,43 @@ inline Topology topology_of(const std::string& name) {
 // Where a backend runs: on the CPU, or where x is, which may be a device that no host code can read.
 enum class Side { kHost, kDevice };
 
+// What the host may read without waiting for a device.
+inline bool is_host(const Tensor& tensor) {
+#if defined(RNNT_EMULATE)  // the emulated device has the CPU's memory
+  return static_cast<void>(tensor), false;
+#else
+  return tensor.is_cpu();
+#endif
+}
+
+inline Tensor on_host(const Tensor& tensor) {
+  return tensor.is_cpu() ? tensor
+                         : torch::stable::to(tensor, torch::stable::Device(torch::headeronly::DeviceType::CPU));
+}
+
+// Checks the kind of ids, and makes them contiguous.
+inline void take_ids(const Tensor& scores, const char* name, Tensor& ids, std::initializer_list<int64_t> sizes) {
+  check_type(name, ids, {ScalarType::Int, ScalarType::Long});
+  check_sizes(name, ids, sizes);
+  check(ids.is_cpu() || ids.device() == scores.device(), name, " must be where the scores are, or on the CPU");
+  ids = torch::stable::contiguous(ids);
+}
+
+// Also checks what they are, where that can be seen or is asked for, and brings them to where the scores are.
+inline void take_lengths(Side side, const Tensor& scores, const char* name, Tensor& lengths, int64_t B, int64_t lowest,
+                         int64_t highest, bool validate) {
+  take_ids(scores, name, lengths, {B});
+  if (side == Side::kHost || is_host(lengths) || validate)
+    check_lengths(name, integers_of(on_host(lengths)), B, lowest, highest);
+  if (lengths.device() != scores.device()) lengths = torch::stable::to(lengths, scores.device());
+}
+
+inline void check_overwritable(const char* name, const Tensor& x) {
+  check(x.dim() == 4 && (x.size(3) == 1 || x.stride(3) == 1), name,
+        " must be [B, T, U + 1, V] with contiguous rows, got ", text_of(x.sizes()), " with strides ",
+        text_of(x.strides()));
+}
+
 // The tensors of one call, owned as long as the kernels run, and what the kernels are told of them.
 struct Call {
   Tensor x, labels, input_lengths, label_lengths;
@@ -124,7 +161,7 @@ struct Call {
     check(V < kLongestRow, name, " must have less than ", kLongestRow, " classes, got ", V);
     check(-V <= blank && blank < V, "blank must be in [", -V, ", ", V, "), got ", blank);
     batch = {x.size(0), x.size(1), x.size(2), V, {}, {}, {}, blank < 0 ? blank + V : blank, topology};
-    take_ids(side, validate);
+    take(side, validate);
     if (side == Side::kHost) cpu::instruction_set();  // may throw: on another thread its message would be lost
     // The kernels want the elements of a row side by side; rows may lie anywhere.
     if (batch.V > 1 && x.stride(3) != 1) x = torch::stable::contiguous(x);
@@ -146,43 +183,21 @@ struct Call {
  private:
   static constexpr int64_t kLongestRow = int64_t{1} << 30;  // CUDA counts the elements of a row in 32 bits
 
-  // Checks the ids, and brings them to where x is as the kernels want them: contiguous.
-  void take_ids(Side side, bool validate) {
-    const auto take = [&](const char* name, Tensor& tensor, std::initializer_list<int64_t> sizes) {
-      check_type(name, tensor, {ScalarType::Int, ScalarType::Long});
-      check_sizes(name, tensor, sizes);
-      check(tensor.is_cpu() || tensor.device() == x.device(), name, " must be where the scores are, or on the CPU");
-      tensor = torch::stable::contiguous(tensor);
-    };
-    take("labels", labels, {batch.B, batch.U1 - 1});
-    take("input_lengths", input_lengths, {batch.B});
-    take("label_lengths", label_lengths, {batch.B});
-
-    const auto readable = [&](const Tensor& tensor) { return side == Side::kHost || is_host(tensor) || validate; };
-    const auto host = [](const Tensor& tensor) {
-      return tensor.is_cpu() ? tensor
-                             : torch::stable::to(tensor, torch::stable::Device(torch::headeronly::DeviceType::CPU));
-    };
-    if (readable(input_lengths)) check_lengths("input_lengths", integers_of(host(input_lengths)), batch.B, 1, batch.T);
-    if (readable(label_lengths)) {
-      const Tensor lengths = host(label_lengths);
-      check_lengths("label_lengths", integers_of(lengths), batch.B, 0, batch.U1 - 1);
-      if (readable(labels)) check_labels(batch, integers_of(host(labels)), integers_of(lengths));
+  // Checks the ids, and brings them to where x is as the kernels want them.
+  void take(Side side, bool validate) {
+    take_ids(x, "labels", labels, {batch.B, batch.U1 - 1});
+    const bool can_read_labels = side == Side::kHost || validate || (is_host(labels) && is_host(label_lengths));
+    take_lengths(side, x, "input_lengths", input_lengths, batch.B, 1, batch.T, validate);
+    const Tensor lengths_as_given = label_lengths;
+    take_lengths(side, x, "label_lengths", label_lengths, batch.B, 0, batch.U1 - 1, validate);
+    if (can_read_labels) {
+      const Tensor lengths = torch::stable::contiguous(on_host(lengths_as_given));
+      check_labels(batch, integers_of(on_host(labels)), integers_of(lengths));
     }
-    for (Tensor* tensor : {&labels, &input_lengths, &label_lengths})
-      if (tensor->device() != x.device()) *tensor = torch::stable::to(*tensor, x.device());
+    if (labels.device() != x.device()) labels = torch::stable::to(labels, x.device());
     batch.labels = integers_of(labels);
     batch.input_lengths = integers_of(input_lengths);
     batch.label_lengths = integers_of(label_lengths);
-  }
-
-  // What the host may read without waiting for a device.
-  static bool is_host(const Tensor& tensor) {
-#if defined(RNNT_EMULATE)  // the emulated device has the CPU's memory
-    return static_cast<void>(tensor), false;
-#else
-    return tensor.is_cpu();
-#endif
   }
 };
 

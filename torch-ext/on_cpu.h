@@ -34,6 +34,15 @@ class UtteranceOnCpu {
     rows(cpu::score_backward, rows_of_gradient);
   }
 
+  void scores(const ScoreParams& score, const CellsParams& cells) const {
+    rows(cpu::score, score);
+    cpu::cells_from_values(cells, b_, b_ + 1);
+  }
+  void gradient_from_cells(const CellsParams& cells, const ScoreBackwardParams& rows_of_gradient) const {
+    cpu::planes_from_cells(cells, b_, b_ + 1);
+    rows(cpu::score_backward, rows_of_gradient);
+  }
+
   static constexpr int64_t kGrain = 65536;  // elements: what a thread is worth waking for
 
  private:
@@ -67,6 +76,10 @@ struct OnCpu {
     const int64_t grain =
         std::max<int64_t>(1, UtteranceOnCpu::kGrain / std::max<int64_t>(1, batch.T * batch.U1 * batch.V));
     torch::stable::parallel_for(0, batch.B, grain, run);
+  }
+
+  static void arc_lattice(const Tensor&, const ArcLatticeParams& p) {
+    torch::stable::parallel_for(0, p.B, 1, [&](int64_t b, int64_t end) { cpu::arc_lattice(p, b, end); });
   }
 };
 

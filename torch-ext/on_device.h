@@ -14,6 +14,25 @@
 
 namespace rnnt {
 
+// torch's current stream on the device of a tensor, which is the current device meanwhile.
+class CurrentStream {
+ public:
+#if defined(RNNT_EMULATE)
+  explicit CurrentStream(const Tensor&) {}
+#else
+  explicit CurrentStream(const Tensor& x) : guard_(x.get_device_index()) {
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream_));
+  }
+#endif
+  void* get() const { return stream_; }
+
+ private:
+#if !defined(RNNT_EMULATE)
+  torch::stable::accelerator::DeviceGuard guard_;
+#endif
+  void* stream_ = nullptr;
+};
+
 class BatchOnDevice {
  public:
   BatchOnDevice(void* stream, void* workspace) : stream_(stream), workspace_(workspace) {}
@@ -30,6 +49,14 @@ class BatchOnDevice {
   }
   void gradient_from_alpha_beta(const PosteriorFromAlphaBetaParams& posteriors, const ScoreBackwardParams& rows) const {
     cuda::posteriors_from_alpha_beta(posteriors, stream_);
+    cuda::gradient({}, rows, stream_);
+  }
+  void scores(const ScoreParams& score, const CellsParams& cells) const {
+    cuda::score(score, stream_);
+    cuda::cells_from_values(cells, stream_);
+  }
+  void gradient_from_cells(const CellsParams& cells, const ScoreBackwardParams& rows) const {
+    cuda::planes_from_cells(cells, stream_);
     cuda::gradient({}, rows, stream_);
   }
 
@@ -55,13 +82,15 @@ struct OnDevice {
     const int64_t stride = count * call.slots();
     Tensor planes = new_tensor(call.x, {batch.B, stride}, type);
     Tensor workspace = torch::stable::new_zeros(call.x, {cuda::workspace_bytes(batch)}, ScalarType::Byte);
-    void* stream = nullptr;
-#if !defined(RNNT_EMULATE)
-    const int32_t device = call.x.get_device_index();
-    const torch::stable::accelerator::DeviceGuard guard(device);
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
-#endif
-    work(BatchOnDevice(stream, workspace.mutable_data_ptr()), Planes{planes.mutable_data_ptr(), stride, wide});
+    const CurrentStream stream(call.x);
+    work(BatchOnDevice(stream.get(), workspace.mutable_data_ptr()), Planes{planes.mutable_data_ptr(), stride, wide});
+  }
+
+  static void arc_lattice(const Tensor& scores, ArcLatticeParams p) {
+    Tensor workspace = torch::stable::new_empty(scores, {cuda::arc_workspace_bytes(p)}, ScalarType::Byte);
+    p.workspace = workspace.mutable_data_ptr();
+    const CurrentStream stream(scores);
+    cuda::arc_lattice(p, stream.get());
   }
 };
 

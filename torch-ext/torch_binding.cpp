@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "arc_ops.h"
 #include "call.h"
 #include "on_cpu.h"
 #include "registration.h"
@@ -79,8 +80,7 @@ template <typename Place>
 void loss_backward_(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                     const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
                     int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
-  check(x.dim() == 4 && (x.size(3) == 1 || x.stride(3) == 1), "x must be [B, T, U + 1, V] with contiguous rows, got ",
-        text_of(x.sizes()), " with strides ", text_of(x.strides()));
+  check_overwritable("x", x);
   loss_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits,
                        topology, clamp, x);
 }
@@ -130,6 +130,11 @@ void implement(Library& ops) {
   ops.impl("loss_backward_", TORCH_BOX(&loss_backward_<Place>));
   ops.impl("rnnt_forward", TORCH_BOX(&rnnt_forward<Place>));
   ops.impl("rnnt_backward", TORCH_BOX(&rnnt_backward<Place>));
+  ops.impl("score", TORCH_BOX(&score<Place>));
+  ops.impl("score_backward", TORCH_BOX(&score_backward<Place>));
+  ops.impl("score_backward_out", TORCH_BOX(&score_backward_out<Place>));
+  ops.impl("lattice", TORCH_BOX(&lattice<Place>));
+  ops.impl("lattice_derivative", TORCH_BOX(&lattice_derivative<Place>));
 }
 
 }  // namespace
@@ -151,6 +156,21 @@ STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
   ops.def(
       "rnnt_backward(Tensor grad_loss, Tensor log_probs, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
       "Tensor alpha, Tensor beta, int blank) -> Tensor");
+  ops.def(
+      "score(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, bool from_logits, "
+      "bool validate) -> (Tensor scores, Tensor softmax)");
+  ops.def(
+      "score_backward(Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
+      "Tensor softmax, Tensor posteriors, int blank, bool from_logits, float? clamp) -> Tensor");
+  ops.def(
+      "score_backward_out(Tensor(a!) grad_x, Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, "
+      "Tensor label_lengths, Tensor softmax, Tensor posteriors, int blank, bool from_logits, float? clamp) -> ()");
+  ops.def(
+      "lattice(Tensor scores, Tensor input_lengths, Tensor label_lengths, int[] dt, int[] du, bool ends_by_blank, "
+      "bool keep, bool validate) -> (Tensor loss, Tensor posteriors)");
+  ops.def(
+      "lattice_derivative(Tensor tangent, Tensor scores, Tensor input_lengths, Tensor label_lengths, int[] dt, "
+      "int[] du, bool ends_by_blank) -> Tensor");
 }
 
 #if defined(RNNT_EMULATE)  // the tests' device, whose memory is the CPU's

@@ -1,7 +1,7 @@
 // The core as a library of namespace rnnt, for whoever needs it once.
 #pragma once
 
-#include "../dtype.h"
+#include "../params.h"
 #include "topology.h"
 
 namespace rnnt {

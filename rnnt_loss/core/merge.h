@@ -33,6 +33,12 @@ RNNT_HD Aligned<Real> aligned(Value<Real> a, Value<Real> b) {
           select(a_is_smaller, b.exponent, a.exponent)};
 }
 
+template <typename Real>
+RNNT_HD Value<Real> operator+(Value<Real> a, Value<Real> b) {
+  const Aligned<Real> x = aligned(a, b);
+  return normalised(Value<Real>{x.a + x.b, x.exponent});
+}
+
 struct Sum {
   template <typename Real>
   RNNT_HD static Value<Real> merge(Value<Real> a, Value<Real> b, Real& shares) {

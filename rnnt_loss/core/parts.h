@@ -6,3 +6,4 @@
 #include "merge.h"
 #include "lattice.h"
 #include "normalizer.h"
+#include "arcs.h"

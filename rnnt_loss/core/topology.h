@@ -31,6 +31,32 @@ struct Topology {
 constexpr Topology kStandard = {{1, 0}, {0, 1}};  // Graves 2012
 constexpr Topology kModified = {{1, 0}, {1, 1}};  // one label per frame
 
+// Any arcs, in the fronts of t + u: there they lead from a front to one that lies arc_span behind it.
+constexpr int kMostArcs = 32;
+
+struct ArcSet {
+  int count;
+  bool ends_by_blank;  // an arc that says a label may not lead to frame T
+  Arc arc[kMostArcs];
+
+  RNNT_HD int64_t span(int k) const { return arc[k].dt + arc[k].du; }
+};
+
+// Labels u of the cells of a front from which arc k leads to a node of the lattice; none where last < first.
+struct LabelRange {
+  int64_t first, last;
+
+  RNNT_HD bool has(int64_t u) const { return first <= u && u <= last; }
+};
+
+RNNT_HD LabelRange leaving(const ArcSet& arcs, int k, int64_t front, int64_t T, int64_t U) {
+  const int64_t dt = arcs.arc[k].dt, du = arcs.arc[k].du;
+  int64_t latest = T - dt - (arcs.ends_by_blank && du ? 1 : 0);  // frame
+  if (latest > T - 1) latest = T - 1;
+  const int64_t first = front - latest, last = U - du;
+  return {first > 0 ? first : 0, last < front ? last : front};
+}
+
 // Where cell or node (front, u) of an utterance lies in arc scores, shares and posteriors. A front is contiguous, so
 // that neighbours in u are neighbours in memory; its length is a multiple of 16 values, one cache line of floats.
 struct FrontLayout {

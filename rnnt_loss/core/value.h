@@ -20,7 +20,7 @@ RNNT_HD Value<Real> one() {
   return {splat<Real>(1), splat<Real>(0)};
 }
 
-// 2^(32 n) for an integer n <= 0
+// 2^(32 n) for an integer n <= 1
 template <typename Real>
 RNNT_HD Real radix_power(Real n) {
   return power_of_two(n * kRadixBits);
@@ -35,6 +35,12 @@ RNNT_HD Value<Real> value_from_nats(Wide<Real> nats) {
   const Real mantissa = exp_fraction(Lanes<Real>::narrow(fraction)) * power_of_two(Lanes<Real>::narrow(rest));
   const Real as_real = Lanes<Real>::narrow(exponent), none = splat<Real>(0);
   return {select(as_real == splat<Real>(-INFINITY), none, mantissa), as_real};
+}
+
+// For values of at most 2^32.
+template <typename Real>
+RNNT_HD Real number_from_value(Value<Real> a) {
+  return a.mantissa * radix_power(a.exponent);
 }
 
 template <typename Real>

@@ -35,8 +35,30 @@ __global__ void __launch_bounds__(kThreads, 1) lattice_kernel(LatticeParams p) {
 
 int64_t workspace_bytes(const Batch& batch) { return bytes_of_workspace(batch); }
 
+namespace {
+
+// Rows and, where that pays, sweeps: whether it did. Without loss to be had, rows alone.
+bool logits_and_sweeps(const ScoreParams& p, const LatticeParams& lattice, void* stream) {
+  const Batch& batch = p.batch;
+  int sweeps = 0;
+  dispatch(p.x.dtype, [&](auto scalar) {
+    using scalar_t = decltype(scalar);
+    const RowBlocks blocks = RowBlocks::of(batch, lanes_for<scalar_t>(batch.V));
+    const bool pays = lattice.loss.data && batch.B <= kBlocks * multiprocessors() / kSweepsOfPlaces;
+    sweeps = pays ? static_cast<int>(batch.B) : 0;
+    launch(logits_kernel<scalar_t>, sweeps + blocks.count(), kThreads, stream, p, lattice, blocks, sweeps);
+  });
+  return sweeps;
+}
+
+}  // namespace
+
 void score(const ScoreParams& p, void* stream) {
   if (p.batch.rows() == 0) return;
+  if (p.normalizer != Normalizer::kNone) {
+    logits_and_sweeps(p, {}, stream);
+    return;
+  }
   const RowBlocks blocks = RowBlocks::of(p.batch, 1);
   dispatch(p.x.dtype, [&](auto scalar) {
     using scalar_t = decltype(scalar);
@@ -48,18 +70,12 @@ void score(const ScoreParams& p, void* stream) {
 void loss(const ScoreParams& p, const LatticeParams& lattice, void* stream) {
   const Batch& batch = p.batch;
   if (batch.B == 0) return;
-  int sweeps = 0;
-  if (p.normalizer == Normalizer::kNone) {
+  bool is_swept = false;
+  if (p.normalizer == Normalizer::kNone)
     score(p, stream);
-  } else if (batch.rows()) {
-    dispatch(p.x.dtype, [&](auto scalar) {
-      using scalar_t = decltype(scalar);
-      const RowBlocks blocks = RowBlocks::of(batch, lanes_for<scalar_t>(batch.V));
-      sweeps = batch.B <= kBlocks * multiprocessors() / kSweepsOfPlaces ? static_cast<int>(batch.B) : 0;
-      launch(logits_kernel<scalar_t>, sweeps + blocks.count(), kThreads, stream, p, lattice, blocks, sweeps);
-    });
-  }
-  if (sweeps == 0)
+  else if (batch.rows())
+    is_swept = logits_and_sweeps(p, lattice, stream);
+  if (!is_swept)
     launch(lattice.arcs.wide ? lattice_kernel<double> : lattice_kernel<float>, batch.B, kThreads, stream, lattice);
 }
 

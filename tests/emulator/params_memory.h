@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../../rnnt_loss/backend.h"
+#include "../../rnnt_loss/core/core.h"
 #include "memory.h"
 
 namespace rnnt {
@@ -154,6 +155,30 @@ void declare(Memory& memory, const PosteriorFromAlphaBetaParams& p, const RowBlo
   declare_numbers(memory, "alpha", p.alpha, p.batch.rows(), true, Use::kInput);
   declare_numbers(memory, "beta", p.beta, p.batch.rows(), true, Use::kInput);
   declare_planes(memory, "posteriors", p.batch, p.posteriors, 2, Use::kScratch);
+}
+
+inline void declare(Memory& memory, const CellsParams& p) {
+  declare_batch(memory, p.batch);
+  // Values come in fours and leave as cells; posteriors come as cells and leave in twos.
+  const bool are_values = p.planes.stride_b >= 4 * p.batch.layout().slots();
+  declare_planes(memory, "planes", p.batch, p.planes, are_values ? 4 : 2, are_values ? Use::kInput : Use::kScratch);
+  declare_numbers(memory, "cells", p.cells, 2 * p.batch.rows(), p.planes.wide, are_values ? Use::kOutput : Use::kInput);
+}
+
+inline void declare(Memory& memory, const ArcLatticeParams& p) {
+  const auto declare_lengths = [&](const char* name, const Integers& lengths) {
+    const size_t size = lengths.wide ? sizeof(int64_t) : sizeof(int32_t);
+    memory.add(name, lengths.data, p.B * size, size, Use::kInput);
+  };
+  const int64_t scores = p.B * p.T * p.U1 * p.arcs.count;
+  declare_lengths("input_lengths", p.input_lengths);
+  declare_lengths("label_lengths", p.label_lengths);
+  declare_numbers(memory, "scores", p.scores, scores, p.wide, Use::kInput);
+  declare_numbers(memory, "loss", p.loss.data, p.B, p.loss.wide, Use::kOutput);
+  if (p.posteriors) declare_numbers(memory, "posteriors", p.posteriors, scores, p.wide, Use::kOutput);
+  if (p.tangent) declare_numbers(memory, "tangent", p.tangent, scores, true, Use::kInput);
+  if (p.tangent) declare_numbers(memory, "derivative", p.derivative, scores, true, Use::kOutput);
+  declare_numbers(memory, "workspace", p.workspace, p.B * arc_memory(p), p.wide, Use::kScratch);
 }
 
 }  // namespace rnnt

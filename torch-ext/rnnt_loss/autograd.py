@@ -92,3 +92,31 @@ torch.library.register_autograd(add_op_namespace_prefix("loss_forward"), _loss_g
 torch.library.register_autograd(add_op_namespace_prefix("rnnt_forward"), _rnnt_gradient, setup_context=_save_rnnt)
 torch.library.register_autograd(add_op_namespace_prefix("loss_backward"), _no_double_backward)
 torch.library.register_autograd(add_op_namespace_prefix("rnnt_backward"), _no_double_backward)
+
+
+@torch.library.register_fake(add_op_namespace_prefix("score"))
+def _(x, labels, input_lengths, label_lengths, blank, from_logits, validate):
+    B, T, U1, _ = x.shape
+    scores = x.new_empty((B, T, U1, 2), dtype=_acc_type(x))
+    return scores, scores.new_empty((2, B, T, U1) if from_logits else (0,))
+
+
+@torch.library.register_fake(add_op_namespace_prefix("score_backward"))
+def _(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, from_logits, clamp):
+    return x.new_empty(x.shape)
+
+
+@torch.library.register_fake(add_op_namespace_prefix("score_backward_out"))
+def _(grad_x, grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, from_logits, clamp):
+    return None
+
+
+@torch.library.register_fake(add_op_namespace_prefix("lattice"))
+def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, keep, validate):
+    B, *rest = scores.shape
+    return scores.new_empty(B), scores.new_empty((B if keep else 0, *rest))
+
+
+@torch.library.register_fake(add_op_namespace_prefix("lattice_derivative"))
+def _(tangent, scores, input_lengths, label_lengths, dt, du, ends_by_blank):
+    return scores.new_empty(scores.shape)

@@ -1,0 +1,218 @@
+// The lattice of any arcs (README, eq. 11 to 13): log Z and posteriors by alpha and beta, and how the posteriors change
+// with the scores. Written for a team of threads that share an utterance: on the CPU it is one, which takes
+// Lanes<Real>::kWidth nodes at a time; on CUDA a block, of which each thread takes one.
+//
+// Team: rank() and size(), sync() (what one wrote before, all may read after), any(bool).
+
+// Two numbers of every node of an utterance, front by front. There are kGuard slots before the first and behind the
+// last: a neighbour in u is read where there may be none.
+constexpr int64_t kGuard = 16;
+RNNT_HD int64_t plane_of_nodes(FrontLayout layout) { return layout.slots() + 2 * kGuard; }
+
+template <typename Scalar>
+struct NodeValues {
+  Scalar *mantissa, *exponent;
+
+  template <typename Real>
+  RNNT_HD Value<Real> load(int64_t slot) const {
+    return {Lanes<Real>::load(mantissa + slot), Lanes<Real>::load(exponent + slot)};
+  }
+  template <typename Real>
+  RNNT_HD void store(int64_t slot, Value<Real> value) const {
+    Lanes<Real>::store(mantissa + slot, value.mantissa);
+    Lanes<Real>::store(exponent + slot, value.exponent);
+  }
+};
+
+// How many numbers an utterance needs.
+RNNT_HD int64_t arc_memory(const ArcLatticeParams& p) { return (p.tangent ? 6 : 4) * plane_of_nodes(p.layout()); }
+
+template <typename Real, typename Team>
+class ArcLattice {
+  using L = Lanes<Real>;
+  using Scalar = typename L::Scalar;
+  static constexpr int kWidth = L::kWidth;
+
+ public:
+  // memory: arc_memory(p) numbers. T, U: within the tensors' sizes.
+  RNNT_HD ArcLattice(const ArcLatticeParams& params, int64_t b, int64_t frames, int64_t labels, Scalar* memory,
+                     Team team_of_utterance)
+      : p(params), T(frames), U(labels), K(params.arcs.count), layout(params.layout()), team(team_of_utterance) {
+    first_cell = b * p.T * p.U1 * K;
+    scores = static_cast<const Scalar*>(p.scores) + first_cell;
+    const int64_t plane = plane_of_nodes(layout);
+    Scalar* const planes = memory + kGuard;
+    alpha = {planes, planes + plane}, beta = {planes + 2 * plane, planes + 3 * plane};
+    ahead = planes + 4 * plane, behind = planes + 5 * plane;
+    for (int64_t i = team.rank(); i < plane; i += team.size()) {
+      memory[i] = memory[2 * plane + i] = 0;
+      memory[plane + i] = memory[3 * plane + i] = -INFINITY;
+      if (p.tangent) memory[4 * plane + i] = memory[5 * plane + i] = 0;
+    }
+    team.sync();
+  }
+
+  // log Z in nats; -inf without a path, NaN where a score of an arc that leaves a cell is NaN or +inf.
+  RNNT_HD double forward() {
+    bool bad = false;
+    each_score([&](int64_t i, int64_t u, int k) {
+      const bool exists = p.arcs.arc[k].du == 0 || u < U;
+      bad |= exists && !(scores[i] < Scalar(INFINITY));
+    });
+    bad = team.any(bad);
+    if (team.rank() == 0) alpha.mantissa[0] = 1, alpha.exponent[0] = 0;
+    team.sync();
+    for (int64_t f = 1; f <= T + U; f++) {
+      each_node(f, [&](int64_t u) RNNT_INLINE {
+        Value<Real> total = zero<Real>();
+        each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange) RNNT_INLINE {
+          total = total + alpha.template load<Real>(slot(from, label)) * value(k, from, label);
+        });
+        alpha.store(slot(f, u), total);
+      });
+    }
+    z = {alpha.mantissa[slot(T + U, U)], alpha.exponent[slot(T + U, U)]};
+    return bad ? NAN : nats_from_value(z);
+  }
+
+  // After forward, where log Z is finite. Cells of padding and arcs that lead out of the lattice are not written.
+  RNNT_HD void posteriors() {
+    if (team.rank() == 0) beta.store(slot(T + U, U), Value<Scalar>{1 / z.mantissa, -z.exponent});
+    team.sync();
+    Scalar* const out = static_cast<Scalar*>(p.posteriors) + first_cell;
+    for (int64_t f = T + U - 1; f >= 0; f--) {
+      each_node(f, [&](int64_t u) RNNT_INLINE {
+        const Value<Real> arrived = alpha.template load<Real>(slot(f, u));
+        Value<Real> total = zero<Real>();
+        each_arc(f, u, 1, [&](int k, int64_t to, int64_t label, LabelRange range) RNNT_INLINE {
+          const Value<Real> left = normalised(value(k, f, u) * beta.template load<Real>(slot(to, label)));
+          total = total + left;
+          Scalar lanes[kWidth];
+          L::store(lanes, number_from_value(arrived * left));
+          for (int j = 0; j < kWidth; j++)
+            if (range.has(u + j)) out[cell(f, u + j) + k] = lanes[j];
+        });
+        beta.store(slot(f, u), total);
+      });
+    }
+  }
+
+  // After posteriors, for lanes of one: with f a path's sum of the tangent, E f given that it takes an arc, less E f.
+  RNNT_HD void derivative() {
+    const double* const tangent = p.tangent + first_cell;
+    double* const out = p.derivative + first_cell;
+    const Scalar* const posterior = static_cast<const Scalar*>(p.posteriors) + first_cell;
+    for (int64_t f = 1; f <= T + U; f++) {
+      each_node(f, [&](int64_t u) {
+        const Value<Real> here = alpha.template load<Real>(slot(f, u));
+        Real mean = 0;
+        each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange range) {
+          if (!range.has(label) || here.mantissa == 0) return;
+          const Value<Real> arriving = alpha.template load<Real>(slot(from, label)) * value(k, from, label);
+          mean += ratio(arriving, here) * (behind[slot(from, label)] + tangent[cell(from, label) + k]);
+        });
+        behind[slot(f, u)] = mean;
+      });
+    }
+    const Real whole = behind[slot(T + U, U)];
+    for (int64_t f = T + U - 1; f >= 0; f--) {
+      each_node(f, [&](int64_t u) {
+        const Value<Real> here = beta.template load<Real>(slot(f, u));
+        Real mean = 0;
+        each_arc(f, u, 1, [&](int k, int64_t to, int64_t label, LabelRange range) {
+          if (!range.has(u) || here.mantissa == 0) return;
+          const Value<Real> leaving = value(k, f, u) * beta.template load<Real>(slot(to, label));
+          const int64_t i = cell(f, u) + k;
+          const Real rest = tangent[i] + ahead[slot(to, label)];
+          mean += ratio(leaving, here) * rest;
+          out[i] = posterior[i] * (behind[slot(f, u)] + rest - whole);
+        });
+        ahead[slot(f, u)] = mean;
+      });
+    }
+  }
+
+  // Every number of the utterance's cells in an output.
+  template <typename T_>
+  RNNT_HD void fill(T_* out, T_ of_cell, T_ of_padding) {
+    each_score([&](int64_t i, int64_t, int) { out[first_cell + i] = of_cell; },
+               [&](int64_t i) { out[first_cell + i] = of_padding; });
+    team.sync();
+  }
+
+ private:
+  RNNT_HD int64_t slot(int64_t f, int64_t u) const { return layout.slot(f, u); }
+  RNNT_HD int64_t cell(int64_t f, int64_t u) const { return ((f - u) * p.U1 + u) * K; }
+
+  template <typename Visit>
+  RNNT_HD void each_node(int64_t f, Visit visit) {
+    const int64_t first = (f > T ? f - T : 0) / kWidth * kWidth, last = f < U ? f : U;
+    for (int64_t u = first + team.rank() * kWidth; u <= last; u += team.size() * kWidth) visit(u);
+    team.sync();
+  }
+
+  // Arcs that arrive at the nodes (f, u ..), direction -1, or leave them, 1: visit(k, front and label at the other end,
+  // labels from which k leaves the front it leaves).
+  template <typename Visit>
+  RNNT_HD void each_arc(int64_t f, int64_t u, int direction, Visit visit) {
+    for (int k = 0; k < K; k++) {
+      const int64_t other = f + direction * p.arcs.span(k), label = u + direction * p.arcs.arc[k].du;
+      if (other < 0 || other > T + U) continue;
+      const LabelRange range = leaving(p.arcs, k, direction < 0 ? other : f, T, U);
+      const int64_t from = direction < 0 ? label : u;
+      if (range.first < from + kWidth && range.last >= from && range.first <= range.last) visit(k, other, label, range);
+    }
+  }
+
+  RNNT_HD Value<Real> value(int k, int64_t f, int64_t u) const {
+    const LabelRange range = leaving(p.arcs, k, f, T, U);
+    Scalar nats[kWidth];
+    for (int j = 0; j < kWidth; j++) nats[j] = range.has(u + j) ? scores[cell(f, u + j) + k] : Scalar(-INFINITY);
+    return value_from_nats<Real>(L::widen(L::load(nats)));
+  }
+
+  RNNT_HD static Real ratio(Value<Real> a, Value<Real> b) {
+    return number_from_value(Value<Real>{a.mantissa / b.mantissa, a.exponent - b.exponent});
+  }
+
+  template <typename OfCell>
+  RNNT_HD void each_score(OfCell of_cell) {
+    each_score(of_cell, [](int64_t) {});
+  }
+  template <typename OfCell, typename OfPadding>
+  RNNT_HD void each_score(OfCell of_cell, OfPadding of_padding) {
+    for (int64_t row = team.rank(); row < p.T * p.U1; row += team.size()) {
+      const int64_t u = row % p.U1;
+      const bool is_cell = row / p.U1 < T && u <= U;
+      for (int k = 0; k < K; k++) is_cell ? of_cell(row * K + k, u, k) : of_padding(row * K + k);
+    }
+  }
+
+  const ArcLatticeParams& p;
+  int64_t T, U, K, first_cell;
+  FrontLayout layout;
+  Team team;
+  const Scalar* scores;
+  NodeValues<Scalar> alpha, beta;
+  Scalar *ahead, *behind;  // of a path's sum of the tangent, the mean from a node on, and up to it
+  Value<Scalar> z;
+};
+
+// All of it for utterance b, to the outputs of p. A length that cannot be makes T < 0: NaN.
+template <typename Real, typename Team>
+RNNT_HD void run_arc_lattice(const ArcLatticeParams& p, int64_t b, int64_t T, int64_t U,
+                             typename Lanes<Real>::Scalar* memory, Team team) {
+  using Scalar = typename Lanes<Real>::Scalar;
+  ArcLattice<Real, Team> lattice(p, b, T, U, memory, team);
+  const double log_z = T < 0 ? static_cast<double>(NAN) : lattice.forward();
+  if (team.rank() == 0) p.loss.set(b, 0.0 - log_z);  // 0 - 0 is +0, where -0 is not
+  if (!p.posteriors) return;
+  Scalar* const posteriors = static_cast<Scalar*>(p.posteriors);
+  const bool is_nan = log_z != log_z, has_path = log_z - log_z == 0;
+  lattice.fill(posteriors, is_nan ? Scalar(NAN) : Scalar(0), Scalar(0));
+  if (p.tangent) lattice.fill(p.derivative, is_nan ? double(NAN) : 0.0, 0.0);
+  if (!has_path) return;
+  lattice.posteriors();
+  if constexpr (std::is_same_v<Real, double>)
+    if (p.tangent) lattice.derivative();
+}

@@ -1,0 +1,71 @@
+// The lattice of any arcs over a range of utterances, and the tensors at its ends. float runs on the best vectors the
+// machine has, double on scalars.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "../backend.h"
+#include "cell.h"
+#include "isa.h"
+
+#define RNNT_KERNELS "arcs_kernels.h"
+#include "each_isa.h"
+
+namespace rnnt::cpu {
+
+void arc_lattice(const ArcLatticeParams& p, int64_t first, int64_t last) {
+  p.wide ? baseline::arc_lattice_of<double>(p, first, last) : RNNT_DISPATCH(float_arc_lattice)(p, first, last);
+}
+
+namespace {
+
+// visit(cell, slot, is_cell, has_label) for the cells of a tensor [B, T, U1, 2].
+template <typename Visit>
+void each_cell(const Batch& batch, int64_t b, Visit visit) {
+  const FrontLayout layout = batch.layout();
+  for (int64_t t = 0; t < batch.T; t++) {
+    for (int64_t u = 0; u < batch.U1; u++) {
+      const bool is_cell = u < cells_in_frame(batch, b, t);
+      const int64_t slot = layout.slot(batch.topology.front(t, u), u);
+      visit(2 * ((b * batch.T + t) * batch.U1 + u), slot, is_cell, is_cell && u < batch.label_lengths[b]);
+    }
+  }
+}
+
+template <typename acc_t>
+void cells_from_values_of(const CellsParams& p, int64_t first, int64_t last) {
+  using namespace baseline;
+  acc_t* out = static_cast<acc_t*>(p.cells);
+  for (int64_t b = first; b < last; b++) {
+    const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.planes, p.batch.layout(), b);
+    each_cell(p.batch, b, [&](int64_t i, int64_t slot, bool is_cell, bool has_label) {
+      out[i] = is_cell ? static_cast<acc_t>(nats_from_value(arcs.template blank<acc_t>(slot))) : acc_t(0);
+      out[i + 1] = has_label ? static_cast<acc_t>(nats_from_value(arcs.template label<acc_t>(slot))) : acc_t(0);
+    });
+  }
+}
+
+template <typename acc_t>
+void planes_from_cells_of(const CellsParams& p, int64_t first, int64_t last) {
+  using namespace baseline;
+  const acc_t* cells = static_cast<const acc_t*>(p.cells);
+  for (int64_t b = first; b < last; b++) {
+    const PosteriorPlanes<acc_t> out = posteriors_of<acc_t>(p.planes, p.batch.layout(), b);
+    each_cell(p.batch, b, [&](int64_t i, int64_t slot, bool is_cell, bool has_label) {
+      if (is_cell) out.blank[slot] = cells[i];
+      if (has_label) out.label[slot] = cells[i + 1];
+    });
+  }
+}
+
+}  // namespace
+
+void cells_from_values(const CellsParams& p, int64_t first, int64_t last) {
+  p.planes.wide ? cells_from_values_of<double>(p, first, last) : cells_from_values_of<float>(p, first, last);
+}
+void planes_from_cells(const CellsParams& p, int64_t first, int64_t last) {
+  p.planes.wide ? planes_from_cells_of<double>(p, first, last) : planes_from_cells_of<float>(p, first, last);
+}
+
+}  // namespace rnnt::cpu

@@ -1,0 +1,85 @@
+// The lattice of any arcs, by a block an utterance, a thread a node, a barrier a front; and the tensors at its ends.
+#include "../backend.h"
+#include "../core/core.h"
+#include "cells.cuh"
+#include "launch.cuh"
+#include "tuning.h"
+
+namespace rnnt::cuda {
+namespace {
+
+struct Block {
+  __device__ int64_t rank() const { return threadIdx.x; }
+  __device__ int64_t size() const { return kThreads; }
+  __device__ void sync() const { __syncthreads(); }
+  __device__ bool any(bool condition) const { return __syncthreads_or(condition); }
+};
+
+template <typename acc_t>
+__global__ void __launch_bounds__(kThreads) arc_lattice_kernel(ArcLatticeParams p) {
+  const int64_t b = blockIdx.x, T = p.input_lengths[b], U = p.label_lengths[b];
+  const bool good = 1 <= T && T <= p.T && 0 <= U && U < p.U1;
+  acc_t* memory = static_cast<acc_t*>(p.workspace) + b * arc_memory(p);
+  run_arc_lattice<acc_t>(p, b, good ? T : -1, good ? U : -1, memory, Block());
+}
+
+// Which cell of [B, T, U1] a thread takes, and its slot.
+struct CellThread {
+  int64_t cell, b, slot;
+  bool exists, is_cell, has_label;
+
+  __device__ explicit CellThread(const Batch& batch) {
+    cell = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    exists = cell < batch.rows();
+    if (!exists) return;
+    const int t = static_cast<int>(cell / batch.U1 % batch.T), u = static_cast<int>(cell % batch.U1);
+    b = cell / batch.U1 / batch.T, slot = batch.layout().slot(batch.topology.front(t, u), u);
+    const Utterance utterance = utterance_of(batch, b);
+    is_cell = utterance.has(t, u), has_label = is_cell && u < utterance.U;
+  }
+};
+
+template <typename acc_t>
+__global__ void __launch_bounds__(kThreads) cells_from_values_kernel(CellsParams p) {
+  const CellThread at(p.batch);
+  if (!at.exists) return;
+  acc_t* out = static_cast<acc_t*>(p.cells) + 2 * at.cell;
+  const Arcs<acc_t> none = {one<acc_t>(), one<acc_t>()};
+  const Arcs<acc_t> arcs = at.is_cell ? slots_of<Arcs, acc_t>(p.planes, at.b)[at.slot] : none;
+  out[0] = static_cast<acc_t>(nats_from_value(arcs.blank));
+  out[1] = at.has_label ? static_cast<acc_t>(nats_from_value(arcs.label)) : acc_t(0);
+}
+
+template <typename acc_t>
+__global__ void __launch_bounds__(kThreads) planes_from_cells_kernel(CellsParams p) {
+  const CellThread at(p.batch);
+  if (!at.exists || !at.is_cell) return;
+  const acc_t* cells = static_cast<const acc_t*>(p.cells) + 2 * at.cell;
+  slots_of<Posteriors, acc_t>(p.planes, at.b)[at.slot] = {cells[0], at.has_label ? cells[1] : acc_t(0)};
+}
+
+int64_t blocks_of(const Batch& batch) { return (batch.rows() + kThreads - 1) / kThreads; }
+
+}  // namespace
+
+void cells_from_values(const CellsParams& p, void* stream) {
+  if (p.batch.rows() == 0) return;
+  launch(p.planes.wide ? cells_from_values_kernel<double> : cells_from_values_kernel<float>, blocks_of(p.batch),
+         kThreads, stream, p);
+}
+
+void planes_from_cells(const CellsParams& p, void* stream) {
+  if (p.batch.rows() == 0) return;
+  launch(p.planes.wide ? planes_from_cells_kernel<double> : planes_from_cells_kernel<float>, blocks_of(p.batch),
+         kThreads, stream, p);
+}
+
+int64_t arc_workspace_bytes(const ArcLatticeParams& p) {
+  return p.B * arc_memory(p) * static_cast<int64_t>(p.wide ? sizeof(double) : sizeof(float));
+}
+
+void arc_lattice(const ArcLatticeParams& p, void* stream) {
+  if (p.B) launch(p.wide ? arc_lattice_kernel<double> : arc_lattice_kernel<float>, p.B, kThreads, stream, p);
+}
+
+}  // namespace rnnt::cuda

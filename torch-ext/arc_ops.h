@@ -1,0 +1,147 @@
+// The ops at the waist: rows to scores of arcs and back, and the lattice of any arcs between them. What a variant adds
+// to the scores is a sum of tensors, made where the variant is (rnnt_loss/lattice.py).
+#pragma once
+
+#include <tuple>
+#include <vector>
+
+#include "call.h"
+
+namespace rnnt {
+
+template <typename Place>
+std::tuple<Tensor, Tensor> score(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
+                                 const Tensor& label_lengths, int64_t blank, bool from_logits, bool validate) {
+  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard, validate);
+  const Batch& batch = call.batch;
+  Tensor scores = new_tensor(x, {batch.B, batch.T, batch.U1, 2}, call.acc_type());
+  Tensor softmax = from_logits ? new_tensor(x, {2, batch.B, batch.T, batch.U1}, call.acc_type())
+                               : new_tensor(x, {0}, call.acc_type());
+  void* softmax_data = from_logits ? softmax.mutable_data_ptr() : nullptr;
+  void* cells = scores.mutable_data_ptr();
+  Place::each_part(call, call.is_double(), 4, [&](const auto& part, const Planes& arcs) {
+    part.scores({batch, call.rows(), from_logits ? Normalizer::kSoftmax : Normalizer::kNone, softmax_data, arcs},
+                {batch, arcs, cells});
+  });
+  return {scores, softmax};
+}
+
+// The gradient of x goes to grad_x, which may be x.
+template <typename Place>
+void score_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
+                    const Tensor& label_lengths, const Tensor& softmax, const Tensor& posteriors, int64_t blank,
+                    bool from_logits, std::optional<double> clamp, const Tensor& grad_x) {
+  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard);
+  const Batch& batch = call.batch;
+  call.check_tensor("grad_loss", grad_loss, {batch.B}, {call.acc_type()});
+  call.check_tensor("posteriors", posteriors, {batch.B, batch.T, batch.U1, 2}, {call.acc_type()});
+  check(clamp.value_or(kNoClamp) > 0, "clamp must be > 0, got ", clamp.value_or(kNoClamp));
+  const Tensor upstream = torch::stable::contiguous(grad_loss), kept_softmax = torch::stable::contiguous(softmax);
+  const Tensor of_arcs = torch::stable::contiguous(posteriors);
+  const void* softmax_data = nullptr;
+  if (from_logits) {
+    call.check_tensor("softmax", softmax, {2, batch.B, batch.T, batch.U1}, {call.acc_type()});
+    softmax_data = kept_softmax.const_data_ptr();
+  }
+  void* cells = const_cast<void*>(of_arcs.const_data_ptr());
+  Place::each_part(call, call.is_double(), 2, [&](const auto& part, const Planes& planes) {
+    part.gradient_from_cells({batch, planes, cells},
+                             {batch, call.rows(), from_logits ? Normalizer::kSoftmax : Normalizer::kNone, softmax_data,
+                              planes, per_utterance(upstream), clamp.value_or(kNoClamp), rows_of(grad_x)});
+  });
+}
+
+template <typename Place>
+Tensor score_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
+                      const Tensor& label_lengths, const Tensor& softmax, const Tensor& posteriors, int64_t blank,
+                      bool from_logits, std::optional<double> clamp) {
+  Tensor grad_x = torch::stable::new_empty(x, x.sizes());
+  score_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, from_logits,
+                        clamp, grad_x);
+  return grad_x;
+}
+
+// To a tensor there is: x itself, or a part of another.
+template <typename Place>
+void score_backward_out(const Tensor& grad_x, const Tensor& grad_loss, const Tensor& x, const Tensor& labels,
+                        const Tensor& input_lengths, const Tensor& label_lengths, const Tensor& softmax,
+                        const Tensor& posteriors, int64_t blank, bool from_logits, std::optional<double> clamp) {
+  check_overwritable("grad_x", grad_x);
+  check(grad_x.device() == x.device(), "grad_x must be on the device of x");
+  check_type("grad_x", grad_x, {x.scalar_type()});
+  const auto sizes = x.sizes();
+  check_sizes("grad_x", grad_x, {sizes[0], sizes[1], sizes[2], sizes[3]});
+  score_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, from_logits,
+                        clamp, grad_x);
+}
+
+// The tensors of a lattice of any arcs, owned as long as the kernels run.
+struct ArcCall {
+  Tensor scores, input_lengths, label_lengths;
+  ArcLatticeParams params;
+
+  ArcCall(Side side, const Tensor& x, const Tensor& T, const Tensor& U, const std::vector<int64_t>& dt,
+          const std::vector<int64_t>& du, bool ends_by_blank, bool validate)
+      : scores(x), input_lengths(T), label_lengths(U) {
+    check(x.dim() == 4 && x.size(2) >= 1, "scores must have shape [B, T, U + 1, K], got ", text_of(x.sizes()));
+    check_type("scores", x, {ScalarType::Float, ScalarType::Double});
+    const int64_t K = x.size(3);
+    check(1 <= K && K <= kMostArcs, "scores must have 1 to ", kMostArcs, " arcs, got ", K);
+    check(static_cast<int64_t>(dt.size()) == K && static_cast<int64_t>(du.size()) == K, "dt and du must have ", K,
+          " elements, as scores have arcs, got ", dt.size(), " and ", du.size());
+    params = {};
+    params.B = x.size(0), params.T = x.size(1), params.U1 = x.size(2);
+    params.arcs.count = static_cast<int>(K), params.arcs.ends_by_blank = ends_by_blank;
+    for (int64_t k = 0; k < K; k++) {
+      check(dt[k] >= 0 && du[k] >= 0 && du[k] <= 1 && dt[k] + du[k] > 0 && dt[k] < kLongestArc, "arc ", k,
+            " must lead on, by 0 or 1 label and less than ", kLongestArc, " frames, got dt ", dt[k], " and du ", du[k]);
+      params.arcs.arc[k] = {static_cast<int>(dt[k]), static_cast<int>(du[k])};
+    }
+    take_lengths(side, scores, "input_lengths", input_lengths, params.B, 1, params.T, validate);
+    take_lengths(side, scores, "label_lengths", label_lengths, params.B, 0, params.U1 - 1, validate);
+    params.input_lengths = integers_of(input_lengths), params.label_lengths = integers_of(label_lengths);
+    if (side == Side::kHost) cpu::instruction_set();  // may throw: on another thread its message would be lost
+    scores = torch::stable::contiguous(scores);
+    params.scores = scores.const_data_ptr(), params.wide = x.scalar_type() == ScalarType::Double;
+  }
+
+ private:
+  static constexpr int64_t kLongestArc = 1 << 20;
+};
+
+template <typename Place>
+std::tuple<Tensor, Tensor> lattice(const Tensor& scores, const Tensor& input_lengths, const Tensor& label_lengths,
+                                   std::vector<int64_t> dt, std::vector<int64_t> du, bool ends_by_blank, bool keep,
+                                   bool validate) {
+  ArcCall call(Place::kSide, scores, input_lengths, label_lengths, dt, du, ends_by_blank, validate);
+  Tensor loss = new_tensor(scores, {scores.size(0)}, scores.scalar_type());
+  Tensor posteriors =
+      keep ? torch::stable::new_empty(scores, scores.sizes())
+           : new_tensor(scores, {0, scores.size(1), scores.size(2), scores.size(3)}, scores.scalar_type());
+  call.params.loss = per_utterance(loss);
+  call.params.posteriors = keep ? posteriors.mutable_data_ptr() : nullptr;
+  Place::arc_lattice(call.scores, call.params);
+  return {loss, posteriors};
+}
+
+template <typename Place>
+Tensor lattice_derivative(const Tensor& tangent, const Tensor& scores, const Tensor& input_lengths,
+                          const Tensor& label_lengths, std::vector<int64_t> dt, std::vector<int64_t> du,
+                          bool ends_by_blank) {
+  check_type("scores", scores, {ScalarType::Double});
+  check_type("tangent", tangent, {ScalarType::Double});
+  ArcCall call(Place::kSide, scores, input_lengths, label_lengths, dt, du, ends_by_blank, false);
+  check_sizes("tangent", tangent, {scores.size(0), scores.size(1), scores.size(2), scores.size(3)});
+  check(tangent.device() == scores.device(), "tangent must be on the device of the scores");
+  const Tensor along = torch::stable::contiguous(tangent);
+  Tensor loss = new_tensor(scores, {scores.size(0)}, scores.scalar_type());
+  Tensor posteriors = torch::stable::new_empty(scores, scores.sizes());
+  Tensor derivative = torch::stable::new_empty(scores, scores.sizes());
+  call.params.loss = per_utterance(loss), call.params.posteriors = posteriors.mutable_data_ptr();
+  call.params.tangent = data_of<double>(along);
+  call.params.derivative = static_cast<double*>(derivative.mutable_data_ptr());
+  Place::arc_lattice(call.scores, call.params);
+  return derivative;
+}
+
+}  // namespace rnnt

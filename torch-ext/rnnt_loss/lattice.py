@@ -30,21 +30,40 @@ ARCS = {
 
 
 class Rows(NamedTuple):
-    """What the rows are: ids, and how they become scores. extra: classes that are arcs besides blank and label."""
+    """What the rows are: ids, and how they become scores.
+
+    extra: classes that are arcs besides blank and label. tail: columns behind the classes that are no scores, but an
+    input of the variant (a second head in the same tensor).
+    """
 
     labels: Tensor
     input_lengths: Tensor
     label_lengths: Tensor
     blank: int
     from_logits: bool = True
-    extra: tuple = ()
+    extra: Sequence[int] = ()
+    tail: int = 0
     clamp: Optional[float] = None
     inplace_grad: bool = False
     validate: bool = False
 
 
+class Final(torch.autograd.Function):
+    """A gradient that has no derivative here, though it depends on the others."""
+
+    @staticmethod
+    def forward(ctx, grad, *depends_on):
+        return grad.view_as(grad)
+
+    @staticmethod
+    def backward(ctx, _):
+        raise RuntimeError(
+            "rnnt_loss: double backward is not supported, the gradient of the loss has no derivative here"
+        )
+
+
 class LatticeLoss(torch.autograd.Function):
-    """[B] losses of x, of arcs = compose(scores, *inputs), or compose(scores, extra scores, *inputs).
+    """[B] losses of x, whose arcs are compose(scores, extra scores if any, tail if any, *inputs).
 
     The gradients of x and of `clamped` inputs are bounded before the upstream gradient is multiplied in: so they are
     found for an upstream gradient of 1.
@@ -52,12 +71,16 @@ class LatticeLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, rows, arcs, compose, clamped, keep, *inputs):
+        V = x.shape[3] - rows.tail
         ids = rows.labels, rows.input_lengths, rows.label_lengths
-        scores, softmax = ops.score(x, *ids, rows.blank, rows.from_logits, rows.validate)
-        tensors = [scores, *inputs]
+        scores, softmax = ops.score(x[..., :V], *ids, rows.blank, rows.from_logits, rows.validate)
+        tensors = [scores]
         if rows.extra:
-            tensors.insert(1, x[..., list(rows.extra)].to(scores.dtype) - softmax[0, ..., None]
-                           - softmax[1, ..., None].log1p())  # fmt: skip
+            normalizer = softmax[0] + softmax[1].log1p()
+            tensors.append(x[..., list(rows.extra)].to(scores.dtype) - normalizer[..., None])
+        if rows.tail:
+            tensors.append(x[..., V:].clone() if keep and rows.inplace_grad else x[..., V:])
+        tensors += inputs
         loss, posteriors = ops.lattice(compose(*tensors), *ids[1:], *arcs, keep, False)
         if keep:
             ctx.save_for_backward(x, softmax, posteriors, *tensors)
@@ -66,46 +89,58 @@ class LatticeLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_loss):
+        with torch.no_grad():
+            grads = LatticeLoss.gradients(ctx, grad_loss)
+        if torch.is_grad_enabled():  # for a second derivative, which must not be taken for 0
+            x = ctx.saved_tensors[0]
+            grads = [grad if grad is None else Final.apply(grad, x, grad_loss) for grad in grads]
+        return (grads[0], *[None] * 5, *grads[1:])
+
+    @staticmethod
+    def gradients(ctx, grad_loss):
         x, softmax, posteriors, *tensors = ctx.saved_tensors
-        rows = ctx.rows
+        rows, V = ctx.rows, x.shape[3] - ctx.rows.tail
         with torch.enable_grad():
             leaves = [tensor.detach().requires_grad_() for tensor in tensors]
-            grads = list(torch.autograd.grad(ctx.compose(*leaves), leaves, -posteriors))
-        of_rows = [-grads.pop(0)] + ([-grads.pop(0)] if rows.extra else [])
-        upstream = grad_loss[:, None, None, None]
+            scores = ctx.compose(*leaves)
+            grads = list(torch.autograd.grad(scores, leaves, -posteriors, allow_unused=True, materialize_grads=True))
+        of_arcs = -grads.pop(0)
+        of_extra = -grads.pop(0) if rows.extra else None
         for i, grad in enumerate(grads):
-            if i in ctx.clamped and rows.clamp is not None:
+            if rows.clamp is not None and i - bool(rows.tail) in (*ctx.clamped, -1):
                 grad = grad.clamp(-rows.clamp, rows.clamp)
             grads[i] = (grad * grad_loss.view(-1, *[1] * (grad.dim() - 1))).to(grad.dtype)
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = x.detach() if rows.inplace_grad else torch.empty_like(x)
-            _row_gradients(grad_x, grad_loss, upstream, x, softmax, rows, *of_rows)
-            if rows.inplace_grad:
+            grad_x = x.detach() if rows.inplace_grad else torch.empty_like(x, memory_format=torch.contiguous_format)
+            if rows.tail:
+                grad_x[..., V:] = grads[0]
+            _row_gradients(grad_x[..., :V], grad_loss, x.detach()[..., :V], softmax, rows, of_arcs, of_extra)
+            if rows.inplace_grad:  # what else was saved of x has to be found out of date
                 torch.autograd.graph.increment_version(grad_x)
-        return (grad_x, *[None] * 5, *grads)
+        return [grad_x, *grads[bool(rows.tail) :]]
 
 
-def _row_gradients(grad_x, grad_loss, upstream, x, softmax, rows, posteriors, extra=None) -> None:
+def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra) -> None:
     if extra is not None:  # for the kernel their posteriors are the blank's; their classes are set right behind it
         classes = [rows.blank, *rows.extra]
         own = torch.cat([posteriors[..., :1], extra], -1)
         posteriors = torch.stack([own.sum(-1), posteriors[..., 1]], -1)
+        occupancy = posteriors.sum(-1, keepdim=True)
         logits, (largest, rest) = x[..., classes].to(own.dtype), softmax[..., None]
         p = (logits - largest).exp() / (1 + rest)
-        other = posteriors.sum(-1, keepdim=True) - own
-        lacks = torch.where(logits == largest, rest / (1 + rest), 1 - p)  # 1 - p
-        of_classes = torch.where(posteriors.sum(-1, keepdim=True) == 0, 0.0, other * p - own * lacks)
+        lacks = torch.where(logits == largest, rest / (1 + rest), 1 - p)  # 1 - p, see eq. 10
+        of_classes = torch.where(occupancy == 0, 0.0, (occupancy - own) * p - own * lacks)
         if rows.clamp is not None:
             of_classes = of_classes.clamp(-rows.clamp, rows.clamp)
-    ops.score_backward_out(grad_x, grad_loss, x.detach(), rows.labels, rows.input_lengths, rows.label_lengths, softmax,
-                           posteriors.contiguous(), rows.blank, rows.from_logits, rows.clamp)  # fmt: skip
+    ops.score_backward_out(grad_x, grad_loss, x, rows.labels, rows.input_lengths, rows.label_lengths, softmax,
+                           posteriors, rows.blank, rows.from_logits, rows.clamp)  # fmt: skip
     if extra is not None:
-        grad_x[..., classes] = (of_classes * upstream).to(grad_x.dtype)
+        grad_x[..., classes] = (of_classes * grad_loss[:, None, None, None]).to(grad_x.dtype)
 
 
 def lattice_loss(x: Tensor, rows: Rows, arcs: Arcs, compose: Callable, *inputs: Tensor, clamped=()) -> Tensor:
-    """clamped: which of the inputs rows.clamp bounds the gradient of."""
+    """clamped: which of the inputs rows.clamp bounds the gradient of. That of a tail it always does."""
     keep = torch.is_grad_enabled() and (x.requires_grad or any(tensor.requires_grad for tensor in inputs))
     return LatticeLoss.apply(x, rows, arcs, compose, clamped, keep, *inputs)
 
@@ -142,9 +177,9 @@ def transducer_arcs(
     if sigma:
         blank, label = blank - sigma, label - sigma
     if blank_bias is not None:
-        blank = blank + blank_bias
+        blank = blank + blank_bias.to(blank.dtype)
     if label_bias is not None:
-        label = label + label_bias
+        label = label + label_bias.to(label.dtype)
     if delay_penalty:
         middle = (input_lengths.to(scores.device, scores.dtype) - 1) / 2
         label = label + (delay_penalty * (middle[:, None] - frame))[:, :, None]
@@ -157,3 +192,15 @@ def transducer_arcs(
     if fastemit_lambda:
         label = ScaleGradient.apply(label, 1 + fastemit_lambda)
     return torch.stack([blank, label], -1)
+
+
+def reduced(loss: Tensor, label_lengths: Tensor, reduction: str, zero_infinity: bool) -> Tensor:
+    if zero_infinity:
+        loss = torch.where(loss == torch.inf, 0.0, loss)
+    if reduction == "none":
+        return loss
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    return loss.sum() / label_lengths.to(loss.device).sum().clamp(min=1)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from ._ops import ops
+from .lattice import ARCS, Rows, lattice_loss, reduced, transducer_arcs
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _REDUCTIONS = ("none", "sum", "mean", "mean_volume")
-_TOPOLOGIES = ("standard", "modified")
+_TOPOLOGIES = tuple(ARCS)
 
 
 def rnnt_loss(
@@ -25,6 +26,11 @@ def rnnt_loss(
     clamp: Optional[float] = None,
     zero_infinity: bool = False,
     topology: str = "standard",
+    sigma: float = 0.0,
+    delay_penalty: float = 0.0,
+    windows: Optional[Tensor] = None,
+    blank_bias: Optional[Tensor] = None,
+    label_bias: Optional[Tensor] = None,
     validate: Optional[bool] = None,
 ) -> Tensor:
     r"""RNN-transducer loss of log-probabilities.
@@ -44,7 +50,14 @@ def rnnt_loss(
         clamp: bound, > 0, of d loss_b / d log_probs, applied before the upstream gradient of loss_b (the factor of
             the reduction included) is multiplied in. None: no bound.
         zero_infinity: count a loss of +inf as 0, with gradient 0. NaN stays.
-        topology: "standard", or "modified": one label per frame, label u moves from (t, u) to (t + 1, u + 1).
+        topology: "standard"; "modified": one label per frame, label u moves from (t, u) to (t + 1, u + 1);
+            "constrained": as modified, and the label arc also scores blank at (t, u + 1).
+        sigma: subtracted from every log-probability (logit under-normalisation).
+        delay_penalty: added to the score of label arcs, times (T_b - 1) / 2 - t: above 0 labels come early.
+        windows: [B, U, 2], int32 or int64, the first and the last frame that each label may be said in (alignment
+            restriction); padding is not looked at. None: any.
+        blank_bias, label_bias: [B, T, U + 1], floating point, differentiable, added to the scores of the arcs that
+            leave (t, u). With topology "constrained" the label's blank at (t, u + 1) has its bias too.
         validate: check lengths and labels. Where they are on the CPU they always are; on a GPU it costs a
             synchronisation, and without it a bad one makes loss and gradient of its utterance NaN.
 
@@ -52,10 +65,10 @@ def rnnt_loss(
         The loss in nats, float32 (float64 for float64 input): [B] for reduction "none", else a scalar. Its gradient
         has the dtype of log_probs.
 
-    Edges: an utterance without a path (all are -inf; T_b < U_b in the modified topology) has loss +inf and gradient
-    0. NaN or +inf in blank or next label of a cell makes that utterance's loss and gradient NaN, and no other's.
-    Padding (t >= T_b, u > U_b, labels beyond U_b) is never read and has gradient 0. An empty batch gives an empty
-    tensor, 0 for "sum" and "mean_volume", NaN for "mean".
+    Edges: an utterance without a path (all are -inf, or outside of the windows; T_b < U_b with one label per frame)
+    has loss +inf and gradient 0. NaN or +inf in blank or next label of a cell makes that utterance's loss and gradient
+    NaN, and no other's. Padding (t >= T_b, u > U_b, labels beyond U_b) is never read and has gradient 0. An empty batch
+    gives an empty tensor, 0 for "sum" and "mean_volume", NaN for "mean".
 
     Raises:
         TypeError: an argument is not a tensor or has the wrong dtype or type.
@@ -63,7 +76,9 @@ def rnnt_loss(
         RuntimeError: a checked length or label is out of range; a second derivative is asked for.
 
     Source: Graves, Sequence Transduction with Recurrent Neural Networks, 2012; one label per frame: Tripathi et al.,
-    Monotonic Recurrent Neural Network Transducer and Decoding Strategies, 2019.
+    Monotonic Recurrent Neural Network Transducer and Decoding Strategies, 2019; constrained: k2; delay_penalty: Kang et
+    al., Delay-penalized Transducer for Low-latency Streaming ASR, 2022; windows: Mahadeokar et al., Alignment
+    Restricted Streaming Recurrent Neural Network Transducer, 2021; sigma: Xu et al., Multi-blank Transducers, 2022.
 
     Example:
         >>> logits = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
@@ -72,7 +87,8 @@ def rnnt_loss(
         >>> rnnt_loss(logits.log_softmax(-1), labels, *lengths).backward()
     """
     return _loss("log_probs", log_probs, labels, input_lengths, label_lengths, blank, reduction, clamp=clamp,
-                 zero_infinity=zero_infinity, topology=topology, validate=validate)  # fmt: skip
+                 zero_infinity=zero_infinity, topology=topology, sigma=sigma, delay_penalty=delay_penalty,
+                 windows=windows, blank_bias=blank_bias, label_bias=label_bias, validate=validate)  # fmt: skip
 
 
 def rnnt_loss_from_logits(
@@ -86,6 +102,11 @@ def rnnt_loss_from_logits(
     clamp: Optional[float] = None,
     zero_infinity: bool = False,
     topology: str = "standard",
+    sigma: float = 0.0,
+    delay_penalty: float = 0.0,
+    windows: Optional[Tensor] = None,
+    blank_bias: Optional[Tensor] = None,
+    label_bias: Optional[Tensor] = None,
     inplace_grad: bool = False,
     validate: Optional[bool] = None,
 ) -> Tensor:
@@ -102,7 +123,8 @@ def rnnt_loss_from_logits(
         inplace_grad: in backward, write the gradient over the logits: no second V-wide tensor exists. The logits must
             not be a leaf, expanded or overlapping, and nothing may read them after backward began; autograd tells if
             a saved tensor would.
-        labels, input_lengths, label_lengths, blank, reduction, zero_infinity, topology, validate: as in `rnnt_loss`.
+        labels, input_lengths, label_lengths, blank, reduction, zero_infinity, topology, sigma, delay_penalty, windows,
+            blank_bias, label_bias, validate: as in `rnnt_loss`.
 
     Returns:
         The loss in nats, as `rnnt_loss`. Each row of its gradient sums to 0.
@@ -123,7 +145,8 @@ def rnnt_loss_from_logits(
         >>> rnnt_loss_from_logits(logits, labels, *lengths).backward()
     """
     return _loss("logits", logits, labels, input_lengths, label_lengths, blank, reduction, clamp=clamp,
-                 zero_infinity=zero_infinity, topology=topology, validate=validate,
+                 zero_infinity=zero_infinity, topology=topology, sigma=sigma, delay_penalty=delay_penalty,
+                 windows=windows, blank_bias=blank_bias, label_bias=label_bias, validate=validate,
                  inplace_grad=inplace_grad)  # fmt: skip
 
 
@@ -146,66 +169,83 @@ class RNNTLoss(torch.nn.Module):
         clamp: Optional[float] = None,
         zero_infinity: bool = False,
         topology: str = "standard",
+        sigma: float = 0.0,
+        delay_penalty: float = 0.0,
         validate: Optional[bool] = None,
     ):
         super().__init__()
         _check_options(
             reduction, clamp, topology, from_logits=from_logits, zero_infinity=zero_infinity, validate=validate
         )
+        _number("sigma", sigma), _number("delay_penalty", delay_penalty)
         self.blank = blank
         self.reduction = reduction
         self.from_logits = from_logits
         self.clamp = clamp
         self.zero_infinity = zero_infinity
         self.topology = topology
+        self.sigma = sigma
+        self.delay_penalty = delay_penalty
         self.validate = validate
 
-    def forward(self, x: Tensor, labels: Tensor, input_lengths: Tensor, label_lengths: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor,
+        input_lengths: Tensor,
+        label_lengths: Tensor,
+        *,
+        windows: Optional[Tensor] = None,
+        blank_bias: Optional[Tensor] = None,
+        label_bias: Optional[Tensor] = None,
+    ) -> Tensor:
         """x: [B, T, U + 1, V], logits if from_logits, else log-probabilities; the rest as in `rnnt_loss`."""
         function = rnnt_loss_from_logits if self.from_logits else rnnt_loss
         return function(x, labels, input_lengths, label_lengths, self.blank, self.reduction, clamp=self.clamp,
-                        zero_infinity=self.zero_infinity, topology=self.topology, validate=self.validate)  # fmt: skip
+                        zero_infinity=self.zero_infinity, topology=self.topology, sigma=self.sigma,
+                        delay_penalty=self.delay_penalty, windows=windows, blank_bias=blank_bias,
+                        label_bias=label_bias, validate=self.validate)  # fmt: skip
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name in self._OPTIONS)
 
-    _OPTIONS = ("blank", "reduction", "from_logits", "clamp", "zero_infinity", "topology", "validate")
+    _OPTIONS = ("blank", "reduction", "from_logits", "clamp", "zero_infinity", "topology", "sigma", "delay_penalty",
+                "validate")  # fmt: skip
 
 
-def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, validate,
-          inplace_grad=False):  # fmt: skip
+def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, sigma,
+          delay_penalty, windows, blank_bias, label_bias, validate, inplace_grad=False):  # fmt: skip
     _check_options(
         reduction, clamp, topology, zero_infinity=zero_infinity, validate=validate, inplace_grad=inplace_grad
     )
     _check_tensors(name, x, labels, input_lengths, label_lengths)
+    _check_variant(x, labels, windows, blank_bias, label_bias)
     blank = _class_of(blank, x.shape[3])
     if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
         raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
     keep = torch.is_grad_enabled() and x.requires_grad
     if inplace_grad and keep:
         _check_overwritable(name, x)
-    loss, _, _ = ops.loss_forward(
-        x,
-        labels,
-        input_lengths,
-        label_lengths,
-        blank,
-        name == "logits",
-        topology,
-        clamp and float(clamp),
-        inplace_grad,
-        keep,
-        bool(validate),
-    )
-    if zero_infinity:
-        loss = torch.where(loss == math.inf, 0.0, loss)
-    if reduction == "none":
-        return loss
-    if reduction == "mean":
-        return loss.mean()
-    if reduction == "sum":
-        return loss.sum()
-    return loss.sum() / label_lengths.to(loss.device).sum().clamp(min=1)
+    clamp, from_logits = clamp and float(clamp), name == "logits"
+    variant = {"sigma": _number("sigma", sigma), "delay_penalty": _number("delay_penalty", delay_penalty)}
+    if topology != "constrained" and not any(variant.values()) and windows is blank_bias is label_bias is None:
+        loss, _, _ = ops.loss_forward(x, labels, input_lengths, label_lengths, blank, from_logits, topology, clamp,
+                                      inplace_grad, keep, bool(validate))  # fmt: skip
+    else:
+        biases = {
+            key: bias for key, bias in (("blank_bias", blank_bias), ("label_bias", label_bias)) if bias is not None
+        }
+
+        def compose(scores, *values):
+            return transducer_arcs(scores, input_lengths, topology, windows=windows, **variant,
+                                   **dict(zip(biases, values)))  # fmt: skip
+
+        if x.shape[3] > 1 and x.stride(3) != 1:
+            x = x.contiguous()
+        rows = Rows(labels, input_lengths, label_lengths, blank, from_logits, clamp=clamp, inplace_grad=inplace_grad,
+                    validate=bool(validate))  # fmt: skip
+        loss = lattice_loss(x, rows, ARCS[topology], compose, *biases.values())
+    return reduced(loss, label_lengths, reduction, zero_infinity)
 
 
 def _check_options(reduction, clamp, topology, **flags) -> None:
@@ -244,6 +284,33 @@ def _check_tensors(name, x, labels, input_lengths, label_lengths) -> None:
             )
         if tensor.device != x.device and tensor.device.type != "cpu":
             raise ValueError(f"{key} must be on {x.device}, where {name} is, or on the CPU, got {tensor.device}")
+
+
+def _check_variant(x, labels, windows, blank_bias, label_bias) -> None:
+    if windows is not None:
+        if not isinstance(windows, Tensor) or windows.dtype not in (torch.int32, torch.int64):
+            kind = windows.dtype if isinstance(windows, Tensor) else type(windows).__name__
+            raise TypeError(f"windows must be an int32 or int64 tensor, got {kind}")
+        if tuple(windows.shape) != (*labels.shape, 2):
+            raise ValueError(f"windows must have shape {[*labels.shape, 2]}, got {list(windows.shape)}")
+    for name, bias in (("blank_bias", blank_bias), ("label_bias", label_bias)):
+        if bias is None:
+            continue
+        if not isinstance(bias, Tensor) or not bias.is_floating_point():
+            kind = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+            raise TypeError(f"{name} must be a floating point tensor, got {kind}")
+        if bias.shape != x.shape[:3] or bias.device != x.device:
+            raise ValueError(f"{name} must have shape {list(x.shape[:3])} on {x.device}, got {list(bias.shape)} on "
+                             f"{bias.device}")  # fmt: skip
+
+
+def _number(name, value, least=-math.inf) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a float, got {type(value).__name__}")
+    if not (math.isfinite(value) and value >= least):
+        at_least = f" and at least {least:g}" if least > -math.inf else ""
+        raise ValueError(f"{name} must be finite{at_least}, got {value!r}")
+    return float(value)
 
 
 def _class_of(blank, V) -> int:

@@ -1,0 +1,266 @@
+"""TDT and multi-blank: known values, every path on small lattices, the twin's recursion on larger ones, edges."""
+
+import math
+
+import pytest
+import torch
+from arc_oracles import recursion, row_scores, walk
+from batches import INF, NAN, random_batch
+from cases import X1
+from compare import assert_within_budget
+from reference import Arc
+
+X1_DURATIONS = torch.tensor(
+    [[[0.3, 0.1, 0.2], [0, 0.5, 0.1], [0.2, 0.2, 0.2]], [[0.1, 0.4, 0], [0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]],
+    dtype=torch.float64,
+)[None]
+DURATIONS = [[1], [0, 1], [0, 1, 2], [2, 1], [3, 0, 5], [4, 2, 1, 0]]
+WIDE_AND_NARROW = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+def tdt_arcs(batch, durations, tokens, frames, sigma=0.0):
+    """[(dt, du, score)] from the logits of both heads."""
+    blank, label = (score - sigma for score in row_scores(batch, tokens.double().log_softmax(-1)))
+    log_probs = frames.double().log_softmax(-1)
+    blanks = [Arc(d, 0, blank + log_probs[..., i]) for i, d in enumerate(durations) if d]
+    return blanks + [Arc(d, 1, label + log_probs[..., i]) for i, d in enumerate(durations)]
+
+
+def big_blank_arcs(batch, durations, logits, sigma=0.0):
+    log_probs = logits.double().log_softmax(-1) - sigma
+    blank, label = row_scores(batch, log_probs)
+    index = batch.blank % logits.shape[3]
+    big = [Arc(d, 0, log_probs[..., index - 1 - i]) for i, d in enumerate(durations)]
+    return [Arc(1, 0, blank), Arc(0, 1, label), *big]
+
+
+def heads(B, T, U, V, D, seed=0, **options):
+    batch = random_batch(B, T, U, V, seed=seed, **options)
+    frames = torch.randn(B, T, U + 1, D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
+    return batch, frames
+
+
+def run(backend, function, batch, *more, upstream=1.0, **options):
+    """Losses, and gradients of all float tensors, of a function of (x, *more floats, labels, ...)."""
+    floats = [x.detach().to(backend.device).clone().requires_grad_() for x in (batch.x, *more)]
+    ids = [tensor.to(backend.device) for tensor in batch[1:4]]
+    loss = function(*floats, *ids, **{"reduction": "none", **options})
+    grads = torch.autograd.grad((loss * upstream).sum(), floats)
+    return loss.detach().cpu(), *(grad.cpu() for grad in grads)
+
+
+def test_the_known_values(backend):
+    for sigma, wanted in [(0.0, 5.571556316816581), (0.05, 5.724600567824256)]:
+        loss, tokens, frames = run(backend, backend.rnnt.tdt_loss, X1, X1_DURATIONS, durations=[0, 1, 2], sigma=sigma)
+        assert loss.item() == pytest.approx(wanted, rel=1e-12)
+        if not sigma:
+            row = [0.160531, -0.691625, 0.177031, 0.177031, 0.177031]
+            assert tokens[0, 0, 0].tolist() == pytest.approx(row, abs=1e-6)
+            assert frames[0, 0, 0].tolist() == pytest.approx([-0.312986, -0.019239, 0.332225], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "T, V, durations, wanted", [(3, 5, [0, 1, 2], 6.361705521747351), (4, 5, [0, 1, 2, 3, 4], 7.236380242150712)]
+)
+def test_equal_logits(backend, T, V, durations, wanted):
+    batch = random_batch(1, T, 2, V, scale=0.0)
+    frames = torch.zeros(1, T, 3, len(durations), dtype=torch.float64)
+    loss, *_ = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=durations)
+    assert loss.item() == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("durations", DURATIONS, ids=str)
+@pytest.mark.parametrize("T, U", [(1, 0), (1, 1), (2, 2), (3, 1), (4, 2), (5, 0)])
+def test_every_path_of_tdt(backend, T, U, durations):
+    batch, frames = heads(1, T, U, 4, len(durations), blank=2)
+    loss, *grads = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=durations, blank=2, sigma=0.1)
+    leaves = [batch.x.clone().requires_grad_(), frames.clone().requires_grad_()]
+    arcs = tdt_arcs(batch, durations, *leaves, sigma=0.1)
+    wanted = walk([(dt, du, score[0]) for dt, du, score in arcs], T, U, ends_by_blank=True)
+    assert_within_budget("loss", loss, wanted[None].detach())
+    if wanted == INF:
+        assert all((grad == 0).all() for grad in grads)
+    else:
+        for name, got, grad in zip(("tokens", "durations"), grads, torch.autograd.grad(wanted, leaves), strict=True):
+            assert_within_budget(name, got, grad)
+
+
+@pytest.mark.parametrize("durations", [[], [2], [2, 4], [3, 2]], ids=str)
+@pytest.mark.parametrize("T, U", [(1, 0), (1, 2), (3, 1), (4, 2), (5, 0)])
+@pytest.mark.parametrize("blank", [3, -1, 5])
+def test_every_path_of_multi_blank(backend, T, U, durations, blank):
+    V = 6
+    index = blank % V
+    batch = random_batch(1, T, U, V, blank=index)
+    batch = batch._replace(labels=torch.zeros_like(batch.labels))
+    loss, grad = run(backend, backend.rnnt.multiblank_rnnt_loss, batch, big_blank_durations=durations, blank=blank,
+                     sigma=0.1)  # fmt: skip
+    leaf = batch.x.clone().requires_grad_()
+    arcs = big_blank_arcs(batch, durations, leaf, sigma=0.1)
+    wanted = walk([(dt, du, score[0]) for dt, du, score in arcs], T, U, ends_by_blank=False)
+    assert_within_budget("loss", loss, wanted[None].detach())
+    assert_within_budget("gradient", grad, torch.autograd.grad(wanted, leaf)[0])
+
+
+@pytest.mark.parametrize("dtype", WIDE_AND_NARROW, ids=str)
+@pytest.mark.parametrize("clamp, fastemit_lambda", [(None, 0.0), (None, 0.3), (0.02, 0.3)])
+def test_tdt_of_a_ragged_batch(backend, dtype, clamp, fastemit_lambda):
+    durations = [0, 1, 2, 4]
+    batch, frames = heads(3, 30, 9, 21, len(durations), ragged=True)
+    batch, frames = batch.to(dtype), frames.to(dtype)
+    options = {"durations": durations, "sigma": 0.05, "clamp": clamp, "fastemit_lambda": fastemit_lambda}
+    padded = batch.poisoned()
+    poison = padded.x.new_full((*padded.x.shape[:3], len(durations)), NAN)
+    poison[padded.cells] = frames[batch.cells]
+    upstream = torch.tensor([2.0, 1.0, -0.5], device=backend.device)
+    loss, *grads = run(backend, backend.rnnt.tdt_loss, padded, poison, upstream=upstream, **options)
+
+    leaves = [batch.x.double().requires_grad_(), frames.double().requires_grad_()]
+    arcs = tdt_arcs(batch, durations, *leaves, sigma=0.05)
+    wanted, surrogate = recursion(arcs, batch, ends_by_blank=True, label_weight=1 + fastemit_lambda)
+    floor = {torch.float64: None, torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    assert_within_budget("loss", loss, wanted)
+    for name, got, grad in zip(("tokens", "durations"), grads, torch.autograd.grad(surrogate, leaves), strict=True):
+        assert got.dtype == dtype and (got[~padded.cells] == 0).all()
+        grad = grad if clamp is None else grad.clamp(-clamp, clamp)
+        got = got[:, : grad.shape[1], : grad.shape[2]]
+        assert_within_budget(name, got, grad * upstream.cpu()[:, None, None, None], floor=floor)
+
+
+@pytest.mark.parametrize("dtype", WIDE_AND_NARROW, ids=str)
+@pytest.mark.parametrize("clamp", [None, 0.02])
+def test_multi_blank_of_a_ragged_batch(backend, dtype, clamp):
+    batch = random_batch(3, 30, 9, 21, ragged=True, blank=20)
+    batch = batch._replace(labels=batch.labels.clamp(max=17)).to(dtype)
+    loss, grad = run(backend, backend.rnnt.multiblank_rnnt_loss, batch.poisoned(), big_blank_durations=[2, 5], blank=20,
+                     sigma=0.05, clamp=clamp)  # fmt: skip
+    leaf = batch.x.double().requires_grad_()
+    wanted, surrogate = recursion(big_blank_arcs(batch, [2, 5], leaf, 0.05), batch, ends_by_blank=False)
+    (truth,) = torch.autograd.grad(surrogate, leaf)
+    truth = truth if clamp is None else truth.clamp(-clamp, clamp)
+    floor = {torch.float64: None, torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    assert_within_budget("loss", loss, wanted)
+    assert_within_budget("gradient", grad[:, :30, :10], truth, floor=floor)
+
+
+@pytest.mark.parametrize("inplace_grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_one_tensor_gives_what_two_give(backend, dtype, inplace_grad):
+    durations = [2, 0, 1]
+    batch, frames = heads(3, 20, 6, 33, 3, ragged=True)
+    batch, frames = batch.to(dtype), frames.to(dtype)
+    options = {"durations": durations, "blank": -1, "clamp": 0.1, "fastemit_lambda": 0.1}
+    batch = batch._replace(labels=batch.labels.clamp(max=31))
+    loss, *grads = run(backend, backend.rnnt.tdt_loss, batch, frames, **options)
+
+    def joint(x, *ids, **options):
+        return backend.rnnt.tdt_loss_from_joint_logits(x * 1 if inplace_grad else x, *ids, **options)
+
+    whole = batch._replace(x=torch.cat([batch.x, frames], -1))
+    got, grad = run(backend, joint, whole, **options, inplace_grad=inplace_grad)
+    assert torch.equal(got, loss) and torch.equal(grad, torch.cat(grads, -1))
+
+
+def test_durations_of_one_frame_are_the_topologies_of_old(backend):
+    """durations [1]: labels and blanks take a frame each, and the last arc is a blank."""
+    batch = random_batch(2, 8, 3, 5, ragged=True)
+    loss, *_ = run(backend, backend.rnnt.tdt_loss, batch, torch.randn(2, 8, 4, 1), durations=[1])
+    arcs = [Arc(dt, du, s) for (dt, du), s in zip(((1, 0), (1, 1)), row_scores(batch, batch.x.log_softmax(-1)))]
+    assert_within_budget("loss", loss, recursion(arcs, batch, ends_by_blank=True)[0])
+
+
+def test_without_a_path(backend):
+    batch, frames = heads(2, 4, 1, 5, 2)
+    batch = batch._replace(input_lengths=torch.tensor([4, 3]))
+    loss, *grads = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[2, 4])
+    assert loss[1] == INF and loss[0].isfinite()  # two twos; three frames are no sum of these
+    assert all((grad[1] == 0).all() and grad[0].any() for grad in grads)
+    loss, *grads = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[2, 4], zero_infinity=True)
+    assert loss[1] == 0 and all((grad[1] == 0).all() for grad in grads)
+
+
+def test_a_nan_stays_in_its_utterance(backend):
+    batch, frames = heads(3, 6, 2, 5, 3)
+    clean = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[0, 1, 2])
+    for head in (0, 1):
+        for bad in (NAN, INF):
+            x, d = batch.x.clone(), frames.clone()
+            (x, d)[head][1, 5, 0, 1] = bad
+            found = run(backend, backend.rnnt.tdt_loss, batch._replace(x=x), d, durations=[0, 1, 2])
+            assert found[0][1].isnan() and found[1][1].isnan().any() and found[2][1].isnan().any()
+            for got, wanted in zip(found, clean):
+                assert torch.equal(got[[0, 2]], wanted[[0, 2]])
+
+
+def test_fastemit_and_its_scale(backend):
+    batch, frames = heads(2, 9, 4, 6, 3)
+    plain = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[0, 1, 2])
+    fast = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[0, 1, 2], fastemit_lambda=0.25)
+    scaled = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[0, 1, 2], fastemit_lambda=0.25,
+                 scale_loss=True)  # fmt: skip
+    assert torch.equal(plain[0], fast[0]) and not torch.equal(plain[1], fast[1])
+    torch.testing.assert_close(scaled[0], 1.25 * plain[0])
+    assert torch.equal(scaled[1], fast[1]) and torch.equal(scaled[2], fast[2])
+
+
+def test_omega(backend):
+    batch, frames = heads(2, 9, 4, 6, 3)
+    rnnt, grad = run(backend, backend.rnnt.rnnt_loss_from_logits, batch)
+    always = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[0, 1, 2], omega=1.0)
+    torch.testing.assert_close(always[0], rnnt)
+    torch.testing.assert_close(always[1], grad)
+    assert (always[2] == 0).all()
+    draws = []
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        loss = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[0, 1, 2], omega=0.5, generator=generator)
+        draws.append(bool((loss[0] - rnnt).abs().max() < 1e-9))
+    assert 3 <= sum(draws) <= 17
+
+
+def test_the_modules(backend):
+    batch, frames = heads(2, 9, 4, 6, 3)
+    loss = backend.rnnt.tdt_loss(batch.x, frames, *batch[1:4], durations=[0, 1, 2], sigma=0.1)
+    module = backend.rnnt.TDTLoss([0, 1, 2], sigma=0.1)
+    assert torch.equal(module(batch.x, frames, *batch[1:4]), loss) and "sigma=0.1" in repr(module)
+    joint = backend.rnnt.TDTLoss([0, 1, 2], sigma=0.1, joint=True)
+    assert torch.equal(joint(torch.cat([batch.x, frames], -1), *batch[1:4]), loss)
+
+
+def test_a_second_derivative_is_refused(backend):
+    batch, frames = heads(1, 4, 2, 5, 3)
+    x = batch.x.requires_grad_()
+    loss = backend.rnnt.tdt_loss(x, frames, *batch[1:4], durations=[0, 1, 2])
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward is not supported"):
+        (loss + (grad**2).sum()).backward()
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"durations": [0, 1]}, ValueError, r"duration_logits must have shape \[1, 4, 3, 2\], got \[1, 4, 3, 3\]"),
+        ({"durations": [0, 1, 1]}, ValueError, r"durations must be different.*\[0, 1, 1\]"),
+        ({"durations": [0, 1, -2]}, ValueError, "durations must be different and at least 0"),
+        ({"durations": [0, 1, 2.5]}, TypeError, "durations must be a sequence of ints"),
+        ({"durations": [True, 2, 3]}, TypeError, "durations must be a sequence of ints"),
+        ({"durations": range(20)}, ValueError, "durations must be 1 to 16"),
+        ({"sigma": math.nan}, ValueError, "sigma must be finite"),
+        ({"fastemit_lambda": -1.0}, ValueError, "fastemit_lambda must be finite and at least 0"),
+        ({"omega": 1.5}, ValueError, r"omega must be in \[0, 1\]"),
+        ({"clamp": 0.0}, ValueError, "clamp must be None or a float > 0"),
+        ({"reduction": "average"}, ValueError, "reduction must be one of"),
+    ],
+)
+def test_errors(backend, options, error, message):
+    batch, frames = heads(1, 4, 2, 5, 3)
+    with pytest.raises(error, match=message):
+        backend.rnnt.tdt_loss(batch.x, frames, *batch[1:4], **{"durations": [0, 1, 2], **options})
+    with pytest.raises(ValueError, match="durations must be 1 to 16, one of them above 0"):
+        backend.rnnt.tdt_loss(batch.x, frames[..., :1], *batch[1:4], durations=[0])
+    with pytest.raises(ValueError, match="blank must be at least 2"):
+        backend.rnnt.multiblank_rnnt_loss(batch.x, *batch[1:4], big_blank_durations=[2, 3], blank=1)
+    if backend.data_errors == "raise":
+        with pytest.raises(RuntimeError, match=r"labels\[0, 0\] must not be a big blank"):
+            labels = torch.full_like(batch.labels, 3)
+            backend.rnnt.multiblank_rnnt_loss(batch.x, labels, *batch[2:4], big_blank_durations=[2], blank=4)

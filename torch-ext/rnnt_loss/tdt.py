@@ -1,0 +1,310 @@
+"""Transducers whose arcs skip frames: token-and-duration (TDT) and multi-blank."""
+
+import operator
+from collections.abc import Sequence
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .lattice import ARCS, Arcs, Rows, ScaleGradient, lattice_loss, reduced
+from .loss import _check_options, _check_overwritable, _check_tensors, _class_of, _number
+
+_MOST_ARCS = 32  # rnnt_loss/core/topology.h
+
+
+def tdt_loss(
+    token_logits: Tensor,
+    duration_logits: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    durations: Sequence[int],
+    blank: int = 0,
+    sigma: float = 0.0,
+    reduction: str = "mean",
+    *,
+    fastemit_lambda: float = 0.0,
+    scale_loss: bool = False,
+    clamp: Optional[float] = None,
+    zero_infinity: bool = False,
+    omega: float = 0.0,
+    generator: Optional[torch.Generator] = None,
+    inplace_grad: bool = False,
+    validate: Optional[bool] = None,
+) -> Tensor:
+    r"""Token-and-duration transducer loss: every token, blank too, comes with the number of frames it takes.
+
+    loss_b = -log Z_b, where Z_b sums over all paths from (0, 0) to (T_b, U_b) that end by a blank. From (t, u) a blank
+    of duration d > 0 leads to (t + d, u), label u of duration d >= 0 to (t + d, u + 1); each has the log-probability
+    log_softmax(token_logits)[token] - sigma + log_softmax(duration_logits)[d].
+
+    Args:
+        token_logits: [B, T, U + 1, V], float32, float64, float16 or bfloat16, any strides.
+        duration_logits: [B, T, U + 1, D], floating point.
+        labels, input_lengths, label_lengths, blank, reduction, zero_infinity, inplace_grad, validate: as in
+            `rnnt_loss_from_logits`; inplace_grad is of token_logits.
+        durations: D different frame counts >= 0 in the order of duration_logits' last axis, one of them above 0.
+        sigma: subtracted from each token's log-probability (logit under-normalisation): longer durations are preferred.
+        fastemit_lambda: label posteriors x (1 + fastemit_lambda) in the gradients of both heads (FastEmit).
+        scale_loss: return (1 + fastemit_lambda) x loss, with the same gradient.
+        clamp: bound, > 0, of d loss_b / d logits of both heads, before the upstream gradient is multiplied in.
+        omega: the chance that this call is the loss of the token head alone, as a standard transducer (sigma unused).
+        generator: that omega is drawn from; torch's default one on the CPU.
+
+    Returns:
+        The loss in nats, float32 (float64 for float64 tokens): [B] for reduction "none", else a scalar.
+
+    Edges: an utterance that no path of these durations crosses has loss +inf and gradient 0. Empty transcripts are
+    fine. NaN or +inf in a row of a cell, of either head, makes that utterance NaN and no other. Padding is never read.
+
+    Raises: as `rnnt_loss`; ValueError for durations that are negative, not different, all 0, or not D.
+
+    Source: Xu et al., Efficient Sequence Transduction by Jointly Predicting Tokens and Durations, 2023.
+
+    Example:
+        >>> tokens = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
+        >>> frames = torch.randn(2, 50, 11, 5, requires_grad=True)           # [B, T, U + 1, D]
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> tdt_loss(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4], sigma=0.05).backward()
+    """
+    _check_tensors("token_logits", token_logits, labels, input_lengths, label_lengths)
+    durations = _durations(durations)
+    wanted = (*token_logits.shape[:3], len(durations))
+    if not isinstance(duration_logits, Tensor) or not duration_logits.is_floating_point():
+        kind = duration_logits.dtype if isinstance(duration_logits, Tensor) else type(duration_logits).__name__
+        raise TypeError(f"duration_logits must be a floating point tensor, got {kind}")
+    if duration_logits.shape != wanted:
+        raise ValueError(f"duration_logits must have shape {list(wanted)}, got {list(duration_logits.shape)}")
+    if duration_logits.device != token_logits.device:
+        raise ValueError(f"duration_logits must be on {token_logits.device}, got {duration_logits.device}")
+    options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
+    rows = options.rows("token_logits", token_logits, labels, input_lengths, label_lengths, blank)
+    return _tdt(token_logits, rows, durations, options, omega, generator, duration_logits)
+
+
+def tdt_loss_from_joint_logits(
+    logits: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    durations: Sequence[int],
+    blank: int = 0,
+    sigma: float = 0.0,
+    reduction: str = "mean",
+    *,
+    fastemit_lambda: float = 0.0,
+    scale_loss: bool = False,
+    clamp: Optional[float] = None,
+    zero_infinity: bool = False,
+    omega: float = 0.0,
+    generator: Optional[torch.Generator] = None,
+    inplace_grad: bool = False,
+    validate: Optional[bool] = None,
+) -> Tensor:
+    r"""`tdt_loss` of one tensor [B, T, U + 1, V + D], as a joint network gives it: V tokens, then D durations.
+
+    There is one gradient, of the same shape; tokens are not copied. blank counts within the V tokens.
+
+    Example:
+        >>> logits = torch.randn(2, 50, 11, 30 + 5, requires_grad=True)      # [B, T, U + 1, V + D]
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> tdt_loss_from_joint_logits(logits, labels, *lengths, durations=[0, 1, 2, 3, 4]).backward()
+    """
+    _check_tensors("logits", logits, labels, input_lengths, label_lengths)
+    durations = _durations(durations)
+    V = logits.shape[3] - len(durations)
+    if V < 1:
+        raise ValueError(
+            f"logits must have more than {len(durations)} columns, tokens and durations, got {V + len(durations)}"
+        )
+    options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
+    rows = options.rows("logits", logits, labels, input_lengths, label_lengths, blank, tail=len(durations))
+    return _tdt(logits, rows, durations, options, omega, generator)
+
+
+class TDTLoss(torch.nn.Module):
+    """`tdt_loss` as a module without state; joint=True takes one tensor, as `tdt_loss_from_joint_logits`.
+
+    Example:
+        >>> criterion = TDTLoss(durations=[0, 1, 2, 3, 4], sigma=0.05, joint=True)
+        >>> logits = torch.randn(2, 50, 11, 30 + 5, requires_grad=True)      # [B, T, U + 1, V + D]
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> criterion(logits, labels, torch.tensor([50, 40]), torch.tensor([10, 7])).backward()
+    """
+
+    def __init__(self, durations: Sequence[int], blank: int = 0, sigma: float = 0.0, reduction: str = "mean", *,
+                 joint: bool = False, fastemit_lambda: float = 0.0, scale_loss: bool = False,
+                 clamp: Optional[float] = None, zero_infinity: bool = False, omega: float = 0.0,
+                 generator: Optional[torch.Generator] = None, validate: Optional[bool] = None):  # fmt: skip
+        super().__init__()
+        self.joint = joint
+        self.options = {
+            "durations": _durations(durations), "blank": blank, "sigma": sigma, "reduction": reduction,
+            "fastemit_lambda": fastemit_lambda, "scale_loss": scale_loss, "clamp": clamp,
+            "zero_infinity": zero_infinity, "omega": omega, "generator": generator, "validate": validate,
+        }  # fmt: skip
+        _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, False, validate, sigma)
+        _chance(omega)
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """The tensors of `tdt_loss`, or of `tdt_loss_from_joint_logits` if joint, in their order."""
+        return (tdt_loss_from_joint_logits if self.joint else tdt_loss)(*tensors, **self.options)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in {**self.options, "joint": self.joint}.items())
+
+
+def multiblank_rnnt_loss(
+    logits: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    big_blank_durations: Sequence[int],
+    blank: int,
+    sigma: float = 0.0,
+    reduction: str = "mean",
+    *,
+    fastemit_lambda: float = 0.0,
+    scale_loss: bool = False,
+    clamp: Optional[float] = None,
+    zero_infinity: bool = False,
+    inplace_grad: bool = False,
+    validate: Optional[bool] = None,
+) -> Tensor:
+    r"""Multi-blank transducer loss: the standard lattice, and blanks that lead over several frames.
+
+    loss_b = -log Z_b over all paths from (0, 0) to (T_b, U_b). From (t, u), blank leads to (t + 1, u), big blank i to
+    (t + big_blank_durations[i], u), label u to (t, u + 1); each has log_softmax(logits)[class] - sigma.
+
+    Args:
+        logits: [B, T, U + 1, V], float32, float64, float16 or bfloat16, any strides.
+        big_blank_durations: frames, >= 1, of the big blanks. Big blank i is class blank - 1 - i.
+        blank: class of the blank, in [-V, V), at least the number of big blanks.
+        sigma: subtracted from every log-probability (logit under-normalisation).
+        labels, input_lengths, label_lengths, reduction, zero_infinity, inplace_grad, validate: as in
+            `rnnt_loss_from_logits`. A label may not be a big blank.
+        fastemit_lambda, scale_loss, clamp: as in `tdt_loss`.
+
+    Returns, Edges, Raises: as `rnnt_loss_from_logits`.
+
+    Source: Xu et al., Multi-blank Transducers for Speech Recognition, 2022.
+
+    Example:
+        >>> logits = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
+        >>> labels = torch.randint(0, 27, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> multiblank_rnnt_loss(logits, labels, *lengths, big_blank_durations=[2, 4], blank=29).backward()
+    """
+    _check_tensors("logits", logits, labels, input_lengths, label_lengths)
+    durations = _integers("big_blank_durations", big_blank_durations, 1)
+    options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
+    index = _class_of(blank, logits.shape[3])
+    if index < len(durations):
+        raise ValueError(f"blank must be at least {len(durations)}, for as many big blanks before it, got {blank}")
+    extra = [index - 1 - i for i in range(len(durations))]
+    rows = options.rows("logits", logits, labels, input_lengths, label_lengths, index, extra=extra)
+    if validate or labels.device.type == label_lengths.device.type == "cpu":
+        within = torch.arange(labels.shape[1], device=labels.device) < label_lengths.to(labels.device)[:, None]
+        bad = within & (labels >= index - len(extra)) & (labels < index)
+        if bad.any():
+            b, u = bad.nonzero()[0].tolist()
+            raise RuntimeError(f"labels[{b}, {u}] must not be a big blank ({extra}), got {labels[b, u]}")
+
+    def compose(scores: Tensor, *big: Tensor) -> Tensor:
+        blank_score, label = (scores - sigma).split(1, -1)
+        return torch.cat([blank_score, options.emphasised(label), *(tensor - sigma for tensor in big)], -1)
+
+    arcs = Arcs((1, 0, *durations), (0, 1, *[0] * len(durations)))
+    return options.finished(lattice_loss(logits, rows, arcs, compose), label_lengths)
+
+
+class _Options:
+    """What the losses of this file have in common."""
+
+    def __init__(self, reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma):
+        _check_options(reduction, clamp, "standard", zero_infinity=zero_infinity, inplace_grad=inplace_grad,
+                       validate=validate, scale_loss=scale_loss)  # fmt: skip
+        self.fastemit_lambda = _number("fastemit_lambda", fastemit_lambda, 0.0)
+        self.sigma = _number("sigma", sigma)
+        self.reduction, self.scale_loss, self.zero_infinity = reduction, scale_loss, zero_infinity
+        self.kept = {"clamp": clamp and float(clamp), "inplace_grad": inplace_grad, "validate": bool(validate)}
+
+    def rows(self, name, x, labels, input_lengths, label_lengths, blank, extra=(), tail=0) -> Rows:
+        if self.kept["inplace_grad"] and torch.is_grad_enabled() and x.requires_grad:
+            _check_overwritable(name, x)
+        if x.shape[3] > 1 and x.stride(3) != 1:
+            raise ValueError(f"{name} must have contiguous rows, got strides {list(x.stride())}")
+        return Rows(labels, input_lengths, label_lengths, _class_of(blank, x.shape[3] - tail), True, extra, tail,
+                    **self.kept)  # fmt: skip
+
+    def emphasised(self, label_scores: Tensor) -> Tensor:
+        return ScaleGradient.apply(label_scores, 1 + self.fastemit_lambda) if self.fastemit_lambda else label_scores
+
+    def finished(self, loss: Tensor, label_lengths: Tensor) -> Tensor:
+        if self.scale_loss and self.fastemit_lambda:  # the value alone
+            loss = loss + (self.fastemit_lambda * loss).detach()
+        return reduced(loss, label_lengths, self.reduction, self.zero_infinity)
+
+
+def tdt_arcs(durations: Sequence[int]) -> Arcs:
+    """Blanks of the durations above 0, then labels of all."""
+    blanks = [d for d in durations if d > 0]
+    return Arcs((*blanks, *durations), (*[0] * len(blanks), *[1] * len(durations)), ends_by_blank=True)
+
+
+def tdt_scores(scores: Tensor, duration_log_probs: Tensor, durations: Sequence[int]) -> "tuple[Tensor, Tensor]":
+    """Scores of `tdt_arcs`: of blanks, of labels."""
+    above_0 = [i for i, d in enumerate(durations) if d > 0]
+    blank, label = scores.split(1, -1)
+    return blank + duration_log_probs[..., above_0], label + duration_log_probs
+
+
+def _tdt(x, rows, durations, options, omega, generator, *duration_logits) -> Tensor:
+    T, U1 = x.shape[1:3]
+    frames = torch.arange(T, device=x.device) < rows.input_lengths.to(x.device)[:, None]
+    positions = torch.arange(U1, device=x.device) <= rows.label_lengths.to(x.device)[:, None]
+    padding = ~(frames[:, :, None] & positions[:, None])[..., None]
+
+    def compose(scores: Tensor, logits: Tensor) -> Tensor:
+        log_probs = logits.to(scores.dtype).masked_fill(padding, 0.0).log_softmax(-1)
+        blank, label = tdt_scores(scores - options.sigma, log_probs, durations)
+        return torch.cat([blank, options.emphasised(label)], -1)
+
+    def compose_tokens(scores: Tensor, _: Tensor) -> Tensor:
+        blank, label = scores.split(1, -1)
+        return torch.cat([blank, options.emphasised(label)], -1)
+
+    omega = _chance(omega)
+    if omega and torch.rand((), generator=generator).item() < omega:
+        loss = lattice_loss(x, rows, ARCS["standard"], compose_tokens, *duration_logits, clamped=(0,))
+    else:
+        loss = lattice_loss(x, rows, tdt_arcs(durations), compose, *duration_logits, clamped=(0,))
+    return options.finished(loss, rows.label_lengths)
+
+
+def _integers(name, values, least) -> "tuple[int, ...]":
+    try:
+        found = tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of ints, got {values!r}") from None
+    if any(isinstance(value, bool) for value in values):
+        raise TypeError(f"{name} must be a sequence of ints, got {values!r}")
+    if any(value < least for value in found) or len(set(found)) < len(found):
+        raise ValueError(f"{name} must be different and at least {least}, got {list(found)}")
+    return found
+
+
+def _durations(values) -> "tuple[int, ...]":
+    durations = _integers("durations", values, 0)
+    if max(durations, default=0) < 1 or 2 * len(durations) > _MOST_ARCS:
+        raise ValueError(f"durations must be 1 to {_MOST_ARCS // 2}, one of them above 0, got {list(durations)}")
+    return durations
+
+
+def _chance(omega) -> float:
+    if _number("omega", omega, 0.0) > 1:
+        raise ValueError(f"omega must be in [0, 1], got {omega!r}")
+    return float(omega)

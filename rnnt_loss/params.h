@@ -125,7 +125,7 @@ struct ScoreBackwardParams {
 struct CellsParams {
   Batch batch;
   Planes planes;
-  void* cells;  // acc_t [B, T, U1, 2]: of blank, of label
+  void* cells;  // acc_t [2, B, T, U1]: of blank, of label
 };
 
 // The lattice of any K arcs (README, eq. 11), from and to the cells of tensors.
@@ -133,12 +133,12 @@ struct ArcLatticeParams {
   int64_t B, T, U1;
   Integers input_lengths, label_lengths;  // [B]
   ArcSet arcs;
-  const void* scores;     // acc_t [B, T, U1, K], nats
+  const void* scores;     // acc_t [K, B, T, U1], nats
   bool wide;              // acc_t is double
   PerUtterance loss;      // out
-  void* posteriors;       // out: acc_t [B, T, U1, K]; may be null
-  const double* tangent;  // [B, T, U1, K]; may be null
-  double* derivative;     // out, with a tangent: [B, T, U1, K], of the posteriors along it. scores are wide then
+  void* posteriors;       // out: acc_t [K, B, T, U1]; may be null
+  const double* tangent;  // [K, B, T, U1]; may be null
+  double* derivative;     // out, with a tangent: [K, B, T, U1], of the posteriors along it. scores are wide then
   void* workspace;        // of CUDA: arc_workspace_bytes(p)
 
   RNNT_HD FrontLayout layout() const { return {T + U1, (U1 + 16) / 16 * 16}; }  // a label more than there are

@@ -14,7 +14,7 @@ std::tuple<Tensor, Tensor> score(const Tensor& x, const Tensor& labels, const Te
                                  const Tensor& label_lengths, int64_t blank, bool from_logits, bool validate) {
   const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard, validate);
   const Batch& batch = call.batch;
-  Tensor scores = new_tensor(x, {batch.B, batch.T, batch.U1, 2}, call.acc_type());
+  Tensor scores = new_tensor(x, {2, batch.B, batch.T, batch.U1}, call.acc_type());
   Tensor softmax = from_logits ? new_tensor(x, {2, batch.B, batch.T, batch.U1}, call.acc_type())
                                : new_tensor(x, {0}, call.acc_type());
   void* softmax_data = from_logits ? softmax.mutable_data_ptr() : nullptr;
@@ -34,7 +34,7 @@ void score_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labe
   const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard);
   const Batch& batch = call.batch;
   call.check_tensor("grad_loss", grad_loss, {batch.B}, {call.acc_type()});
-  call.check_tensor("posteriors", posteriors, {batch.B, batch.T, batch.U1, 2}, {call.acc_type()});
+  call.check_tensor("posteriors", posteriors, {2, batch.B, batch.T, batch.U1}, {call.acc_type()});
   check(clamp.value_or(kNoClamp) > 0, "clamp must be > 0, got ", clamp.value_or(kNoClamp));
   const Tensor upstream = torch::stable::contiguous(grad_loss), kept_softmax = torch::stable::contiguous(softmax);
   const Tensor of_arcs = torch::stable::contiguous(posteriors);
@@ -83,14 +83,14 @@ struct ArcCall {
   ArcCall(Side side, const Tensor& x, const Tensor& T, const Tensor& U, const std::vector<int64_t>& dt,
           const std::vector<int64_t>& du, bool ends_by_blank, bool validate)
       : scores(x), input_lengths(T), label_lengths(U) {
-    check(x.dim() == 4 && x.size(2) >= 1, "scores must have shape [B, T, U + 1, K], got ", text_of(x.sizes()));
+    check(x.dim() == 4 && x.size(3) >= 1, "scores must have shape [K, B, T, U + 1], got ", text_of(x.sizes()));
     check_type("scores", x, {ScalarType::Float, ScalarType::Double});
-    const int64_t K = x.size(3);
+    const int64_t K = x.size(0);
     check(1 <= K && K <= kMostArcs, "scores must have 1 to ", kMostArcs, " arcs, got ", K);
     check(static_cast<int64_t>(dt.size()) == K && static_cast<int64_t>(du.size()) == K, "dt and du must have ", K,
           " elements, as scores have arcs, got ", dt.size(), " and ", du.size());
     params = {};
-    params.B = x.size(0), params.T = x.size(1), params.U1 = x.size(2);
+    params.B = x.size(1), params.T = x.size(2), params.U1 = x.size(3);
     params.arcs.count = static_cast<int>(K), params.arcs.ends_by_blank = ends_by_blank;
     for (int64_t k = 0; k < K; k++) {
       check(dt[k] >= 0 && du[k] >= 0 && du[k] <= 1 && dt[k] + du[k] > 0 && dt[k] < kLongestArc, "arc ", k,
@@ -114,7 +114,7 @@ std::tuple<Tensor, Tensor> lattice(const Tensor& scores, const Tensor& input_len
                                    std::vector<int64_t> dt, std::vector<int64_t> du, bool ends_by_blank, bool keep,
                                    bool validate) {
   ArcCall call(Place::kSide, scores, input_lengths, label_lengths, dt, du, ends_by_blank, validate);
-  Tensor loss = new_tensor(scores, {scores.size(0)}, scores.scalar_type());
+  Tensor loss = new_tensor(scores, {scores.size(1)}, scores.scalar_type());
   Tensor posteriors =
       keep ? torch::stable::new_empty(scores, scores.sizes())
            : new_tensor(scores, {0, scores.size(1), scores.size(2), scores.size(3)}, scores.scalar_type());
@@ -134,7 +134,7 @@ Tensor lattice_derivative(const Tensor& tangent, const Tensor& scores, const Ten
   check_sizes("tangent", tangent, {scores.size(0), scores.size(1), scores.size(2), scores.size(3)});
   check(tangent.device() == scores.device(), "tangent must be on the device of the scores");
   const Tensor along = torch::stable::contiguous(tangent);
-  Tensor loss = new_tensor(scores, {scores.size(0)}, scores.scalar_type());
+  Tensor loss = new_tensor(scores, {scores.size(1)}, scores.scalar_type());
   Tensor posteriors = torch::stable::new_empty(scores, scores.sizes());
   Tensor derivative = torch::stable::new_empty(scores, scores.sizes());
   call.params.loss = per_utterance(loss), call.params.posteriors = posteriors.mutable_data_ptr();

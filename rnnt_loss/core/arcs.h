@@ -38,8 +38,8 @@ class ArcLattice {
   RNNT_HD ArcLattice(const ArcLatticeParams& params, int64_t b, int64_t frames, int64_t labels, Scalar* memory,
                      Team team_of_utterance)
       : p(params), T(frames), U(labels), K(params.arcs.count), layout(params.layout()), team(team_of_utterance) {
-    first_cell = b * p.T * p.U1 * K;
-    scores = static_cast<const Scalar*>(p.scores) + first_cell;
+    first_row = b * p.T * p.U1;
+    scores = static_cast<const Scalar*>(p.scores);
     const int64_t plane = plane_of_nodes(layout);
     Scalar* const planes = memory + kGuard;
     alpha = {planes, planes + plane}, beta = {planes + 2 * plane, planes + 3 * plane};
@@ -79,7 +79,7 @@ class ArcLattice {
   RNNT_HD void posteriors() {
     if (team.rank() == 0) beta.store(slot(T + U, U), Value<Scalar>{1 / z.mantissa, -z.exponent});
     team.sync();
-    Scalar* const out = static_cast<Scalar*>(p.posteriors) + first_cell;
+    Scalar* const out = static_cast<Scalar*>(p.posteriors);
     for (int64_t f = T + U - 1; f >= 0; f--) {
       each_node(f, [&](int64_t u) RNNT_INLINE {
         const Value<Real> arrived = alpha.template load<Real>(slot(f, u));
@@ -90,7 +90,7 @@ class ArcLattice {
           Scalar lanes[kWidth];
           L::store(lanes, number_from_value(arrived * left));
           for (int j = 0; j < kWidth; j++)
-            if (range.has(u + j)) out[cell(f, u + j) + k] = lanes[j];
+            if (range.has(u + j)) out[arc(k, f, u + j)] = lanes[j];
         });
         beta.store(slot(f, u), total);
       });
@@ -99,9 +99,8 @@ class ArcLattice {
 
   // After posteriors, for lanes of one: with f a path's sum of the tangent, E f given that it takes an arc, less E f.
   RNNT_HD void derivative() {
-    const double* const tangent = p.tangent + first_cell;
-    double* const out = p.derivative + first_cell;
-    const Scalar* const posterior = static_cast<const Scalar*>(p.posteriors) + first_cell;
+    const double* const tangent = p.tangent;
+    const Scalar* const posterior = static_cast<const Scalar*>(p.posteriors);
     for (int64_t f = 1; f <= T + U; f++) {
       each_node(f, [&](int64_t u) {
         const Value<Real> here = alpha.template load<Real>(slot(f, u));
@@ -109,7 +108,7 @@ class ArcLattice {
         each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange range) {
           if (!range.has(label) || here.mantissa == 0) return;
           const Value<Real> arriving = alpha.template load<Real>(slot(from, label)) * value(k, from, label);
-          mean += ratio(arriving, here) * (behind[slot(from, label)] + tangent[cell(from, label) + k]);
+          mean += ratio(arriving, here) * (behind[slot(from, label)] + tangent[arc(k, from, label)]);
         });
         behind[slot(f, u)] = mean;
       });
@@ -122,10 +121,10 @@ class ArcLattice {
         each_arc(f, u, 1, [&](int k, int64_t to, int64_t label, LabelRange range) {
           if (!range.has(u) || here.mantissa == 0) return;
           const Value<Real> leaving = value(k, f, u) * beta.template load<Real>(slot(to, label));
-          const int64_t i = cell(f, u) + k;
+          const int64_t i = arc(k, f, u);
           const Real rest = tangent[i] + ahead[slot(to, label)];
           mean += ratio(leaving, here) * rest;
-          out[i] = posterior[i] * (behind[slot(f, u)] + rest - whole);
+          p.derivative[i] = posterior[i] * (behind[slot(f, u)] + rest - whole);
         });
         ahead[slot(f, u)] = mean;
       });
@@ -135,14 +134,15 @@ class ArcLattice {
   // Every number of the utterance's cells in an output.
   template <typename T_>
   RNNT_HD void fill(T_* out, T_ of_cell, T_ of_padding) {
-    each_score([&](int64_t i, int64_t, int) { out[first_cell + i] = of_cell; },
-               [&](int64_t i) { out[first_cell + i] = of_padding; });
+    each_score([&](int64_t i, int64_t, int) { out[i] = of_cell; }, [&](int64_t i) { out[i] = of_padding; });
     team.sync();
   }
 
  private:
   RNNT_HD int64_t slot(int64_t f, int64_t u) const { return layout.slot(f, u); }
-  RNNT_HD int64_t cell(int64_t f, int64_t u) const { return ((f - u) * p.U1 + u) * K; }
+  RNNT_HD int64_t arc(int k, int64_t f, int64_t u) const {
+    return k * p.B * p.T * p.U1 + first_row + (f - u) * p.U1 + u;
+  }
 
   template <typename Visit>
   RNNT_HD void each_node(int64_t f, Visit visit) {
@@ -167,8 +167,8 @@ class ArcLattice {
   RNNT_HD Value<Real> value(int k, int64_t f, int64_t u) const {
     const LabelRange range = leaving(p.arcs, k, f, T, U);
     Scalar nats[kWidth];
-    for (int j = 0; j < kWidth; j++) nats[j] = range.has(u + j) ? scores[cell(f, u + j) + k] : Scalar(-INFINITY);
-    return value_from_nats<Real>(L::widen(L::load(nats)));
+    for (int j = 0; j < kWidth; j++) nats[j] = range.has(u + j) ? scores[arc(k, f, u + j)] : Scalar(-INFINITY);
+    return value_from_score(L::load(nats));
   }
 
   RNNT_HD static Real ratio(Value<Real> a, Value<Real> b) {
@@ -184,12 +184,15 @@ class ArcLattice {
     for (int64_t row = team.rank(); row < p.T * p.U1; row += team.size()) {
       const int64_t u = row % p.U1;
       const bool is_cell = row / p.U1 < T && u <= U;
-      for (int k = 0; k < K; k++) is_cell ? of_cell(row * K + k, u, k) : of_padding(row * K + k);
+      for (int k = 0; k < K; k++) {
+        const int64_t i = k * p.B * p.T * p.U1 + first_row + row;
+        is_cell ? of_cell(i, u, k) : of_padding(i);
+      }
     }
   }
 
   const ArcLatticeParams& p;
-  int64_t T, U, K, first_cell;
+  int64_t T, U, K, first_row;
   FrontLayout layout;
   Team team;
   const Scalar* scores;

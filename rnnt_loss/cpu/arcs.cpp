@@ -20,7 +20,7 @@ void arc_lattice(const ArcLatticeParams& p, int64_t first, int64_t last) {
 
 namespace {
 
-// visit(cell, slot, is_cell, has_label) for the cells of a tensor [B, T, U1, 2].
+// visit(row, slot, is_cell, has_label) for the rows of an utterance.
 template <typename Visit>
 void each_cell(const Batch& batch, int64_t b, Visit visit) {
   const FrontLayout layout = batch.layout();
@@ -28,7 +28,7 @@ void each_cell(const Batch& batch, int64_t b, Visit visit) {
     for (int64_t u = 0; u < batch.U1; u++) {
       const bool is_cell = u < cells_in_frame(batch, b, t);
       const int64_t slot = layout.slot(batch.topology.front(t, u), u);
-      visit(2 * ((b * batch.T + t) * batch.U1 + u), slot, is_cell, is_cell && u < batch.label_lengths[b]);
+      visit((b * batch.T + t) * batch.U1 + u, slot, is_cell, is_cell && u < batch.label_lengths[b]);
     }
   }
 }
@@ -36,12 +36,12 @@ void each_cell(const Batch& batch, int64_t b, Visit visit) {
 template <typename acc_t>
 void cells_from_values_of(const CellsParams& p, int64_t first, int64_t last) {
   using namespace baseline;
-  acc_t* out = static_cast<acc_t*>(p.cells);
+  acc_t *of_blank = static_cast<acc_t*>(p.cells), *of_label = of_blank + p.batch.rows();
   for (int64_t b = first; b < last; b++) {
     const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.planes, p.batch.layout(), b);
     each_cell(p.batch, b, [&](int64_t i, int64_t slot, bool is_cell, bool has_label) {
-      out[i] = is_cell ? static_cast<acc_t>(nats_from_value(arcs.template blank<acc_t>(slot))) : acc_t(0);
-      out[i + 1] = has_label ? static_cast<acc_t>(nats_from_value(arcs.template label<acc_t>(slot))) : acc_t(0);
+      of_blank[i] = is_cell ? static_cast<acc_t>(nats_from_value(arcs.template blank<acc_t>(slot))) : acc_t(0);
+      of_label[i] = has_label ? static_cast<acc_t>(nats_from_value(arcs.template label<acc_t>(slot))) : acc_t(0);
     });
   }
 }
@@ -49,12 +49,12 @@ void cells_from_values_of(const CellsParams& p, int64_t first, int64_t last) {
 template <typename acc_t>
 void planes_from_cells_of(const CellsParams& p, int64_t first, int64_t last) {
   using namespace baseline;
-  const acc_t* cells = static_cast<const acc_t*>(p.cells);
+  const acc_t *of_blank = static_cast<const acc_t*>(p.cells), *of_label = of_blank + p.batch.rows();
   for (int64_t b = first; b < last; b++) {
     const PosteriorPlanes<acc_t> out = posteriors_of<acc_t>(p.planes, p.batch.layout(), b);
     each_cell(p.batch, b, [&](int64_t i, int64_t slot, bool is_cell, bool has_label) {
-      if (is_cell) out.blank[slot] = cells[i];
-      if (has_label) out.label[slot] = cells[i + 1];
+      if (is_cell) out.blank[slot] = of_blank[i];
+      if (has_label) out.label[slot] = of_label[i];
     });
   }
 }

@@ -43,19 +43,19 @@ template <typename acc_t>
 __global__ void __launch_bounds__(kThreads) cells_from_values_kernel(CellsParams p) {
   const CellThread at(p.batch);
   if (!at.exists) return;
-  acc_t* out = static_cast<acc_t*>(p.cells) + 2 * at.cell;
+  acc_t* out = static_cast<acc_t*>(p.cells) + at.cell;
   const Arcs<acc_t> none = {one<acc_t>(), one<acc_t>()};
   const Arcs<acc_t> arcs = at.is_cell ? slots_of<Arcs, acc_t>(p.planes, at.b)[at.slot] : none;
   out[0] = static_cast<acc_t>(nats_from_value(arcs.blank));
-  out[1] = at.has_label ? static_cast<acc_t>(nats_from_value(arcs.label)) : acc_t(0);
+  out[p.batch.rows()] = at.has_label ? static_cast<acc_t>(nats_from_value(arcs.label)) : acc_t(0);
 }
 
 template <typename acc_t>
 __global__ void __launch_bounds__(kThreads) planes_from_cells_kernel(CellsParams p) {
   const CellThread at(p.batch);
   if (!at.exists || !at.is_cell) return;
-  const acc_t* cells = static_cast<const acc_t*>(p.cells) + 2 * at.cell;
-  slots_of<Posteriors, acc_t>(p.planes, at.b)[at.slot] = {cells[0], at.has_label ? cells[1] : acc_t(0)};
+  const acc_t* cells = static_cast<const acc_t*>(p.cells) + at.cell;
+  slots_of<Posteriors, acc_t>(p.planes, at.b)[at.slot] = {cells[0], at.has_label ? cells[p.batch.rows()] : acc_t(0)};
 }
 
 int64_t blocks_of(const Batch& batch) { return (batch.rows() + kThreads - 1) / kThreads; }

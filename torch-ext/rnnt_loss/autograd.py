@@ -97,7 +97,7 @@ torch.library.register_autograd(add_op_namespace_prefix("rnnt_backward"), _no_do
 @torch.library.register_fake(add_op_namespace_prefix("score"))
 def _(x, labels, input_lengths, label_lengths, blank, from_logits, validate):
     B, T, U1, _ = x.shape
-    scores = x.new_empty((B, T, U1, 2), dtype=_acc_type(x))
+    scores = x.new_empty((2, B, T, U1), dtype=_acc_type(x))
     return scores, scores.new_empty((2, B, T, U1) if from_logits else (0,))
 
 
@@ -113,8 +113,8 @@ def _(grad_x, grad_loss, x, labels, input_lengths, label_lengths, softmax, poste
 
 @torch.library.register_fake(add_op_namespace_prefix("lattice"))
 def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, keep, validate):
-    B, *rest = scores.shape
-    return scores.new_empty(B), scores.new_empty((B if keep else 0, *rest))
+    K, *cells = scores.shape
+    return scores.new_empty(cells[0]), scores.new_empty((K if keep else 0, *cells))
 
 
 @torch.library.register_fake(add_op_namespace_prefix("lattice_derivative"))

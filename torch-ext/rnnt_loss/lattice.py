@@ -1,7 +1,7 @@
 """The waist: rows become scores of arcs, a variant changes these, and one lattice takes any arcs.
 
-What a variant does is a function of tensors, from the scores of blank and label [B, T, U + 1, 2] to those of its arcs
-[B, T, U + 1, K]. It is all there is of the variant: its derivative is torch's.
+What a variant does is a function of tensors, from the scores of blank and label [2, B, T, U + 1] to those of its arcs
+[K, B, T, U + 1]. It is all there is of the variant: its derivative is torch's.
 """
 
 from collections.abc import Sequence
@@ -76,15 +76,17 @@ class LatticeLoss(torch.autograd.Function):
         scores, softmax = ops.score(x[..., :V], *ids, rows.blank, rows.from_logits, rows.validate)
         tensors = [scores]
         if rows.extra:
-            normalizer = softmax[0] + softmax[1].log1p()
-            tensors.append(x[..., list(rows.extra)].to(scores.dtype) - normalizer[..., None])
+            logits = x[..., list(rows.extra)].movedim(-1, 0).to(scores.dtype)
+            tensors.append(logits - softmax[0] - softmax[1].log1p())
         if rows.tail:
             tensors.append(x[..., V:].clone() if keep and rows.inplace_grad else x[..., V:])
-        tensors += inputs
-        loss, posteriors = ops.lattice(compose(*tensors), *ids[1:], *arcs, keep, False)
+        leaves = [tensor.detach().requires_grad_(keep) for tensor in (*tensors, *inputs)]
+        with torch.set_grad_enabled(keep):
+            composed = compose(*leaves)
+        loss, posteriors = ops.lattice(composed.detach(), *ids[1:], *arcs, keep, False)
         if keep:
-            ctx.save_for_backward(x, softmax, posteriors, *tensors)
-            ctx.rows, ctx.compose, ctx.clamped = rows, compose, clamped
+            ctx.save_for_backward(x, softmax, posteriors)
+            ctx.rows, ctx.clamped, ctx.leaves, ctx.composed = rows, clamped, leaves, composed
         return loss
 
     @staticmethod
@@ -98,12 +100,10 @@ class LatticeLoss(torch.autograd.Function):
 
     @staticmethod
     def gradients(ctx, grad_loss):
-        x, softmax, posteriors, *tensors = ctx.saved_tensors
+        x, softmax, posteriors = ctx.saved_tensors
         rows, V = ctx.rows, x.shape[3] - ctx.rows.tail
-        with torch.enable_grad():
-            leaves = [tensor.detach().requires_grad_() for tensor in tensors]
-            scores = ctx.compose(*leaves)
-            grads = list(torch.autograd.grad(scores, leaves, -posteriors, allow_unused=True, materialize_grads=True))
+        grads = list(torch.autograd.grad(ctx.composed, ctx.leaves, -posteriors, retain_graph=True, allow_unused=True,
+                                         materialize_grads=True))  # fmt: skip
         of_arcs = -grads.pop(0)
         of_extra = -grads.pop(0) if rows.extra else None
         for i, grad in enumerate(grads):
@@ -124,10 +124,10 @@ class LatticeLoss(torch.autograd.Function):
 def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra) -> None:
     if extra is not None:  # for the kernel their posteriors are the blank's; their classes are set right behind it
         classes = [rows.blank, *rows.extra]
-        own = torch.cat([posteriors[..., :1], extra], -1)
-        posteriors = torch.stack([own.sum(-1), posteriors[..., 1]], -1)
-        occupancy = posteriors.sum(-1, keepdim=True)
-        logits, (largest, rest) = x[..., classes].to(own.dtype), softmax[..., None]
+        own = torch.cat([posteriors[:1], extra])
+        posteriors = torch.stack([own.sum(0), posteriors[1]])
+        occupancy = posteriors.sum(0)
+        logits, (largest, rest) = x[..., classes].movedim(-1, 0).to(own.dtype), softmax
         p = (logits - largest).exp() / (1 + rest)
         lacks = torch.where(logits == largest, rest / (1 + rest), 1 - p)  # 1 - p, see eq. 10
         of_classes = torch.where(occupancy == 0, 0.0, (occupancy - own) * p - own * lacks)
@@ -136,7 +136,7 @@ def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra) -> No
     ops.score_backward_out(grad_x, grad_loss, x, rows.labels, rows.input_lengths, rows.label_lengths, softmax,
                            posteriors, rows.blank, rows.from_logits, rows.clamp)  # fmt: skip
     if extra is not None:
-        grad_x[..., classes] = (of_classes * grad_loss[:, None, None, None]).to(grad_x.dtype)
+        grad_x[..., classes] = (of_classes * grad_loss[:, None, None]).movedim(0, -1).to(grad_x.dtype)
 
 
 def lattice_loss(x: Tensor, rows: Rows, arcs: Arcs, compose: Callable, *inputs: Tensor, clamped=()) -> Tensor:
@@ -170,8 +170,8 @@ def transducer_arcs(
     blank_bias: Optional[Tensor] = None,
     label_bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Scores [B, T, U + 1, 2] of the arcs of a transducer, from those of blank and label."""
-    blank, label = scores.unbind(-1)
+    """Scores [2, B, T, U + 1] of the arcs of a transducer, from those of blank and label."""
+    blank, label = scores
     T, U1 = blank.shape[1:]
     frame = torch.arange(T, device=scores.device)
     if sigma:
@@ -191,7 +191,7 @@ def transducer_arcs(
         label = label + F.pad(blank[:, :, 1:], (0, 1))
     if fastemit_lambda:
         label = ScaleGradient.apply(label, 1 + fastemit_lambda)
-    return torch.stack([blank, label], -1)
+    return torch.stack([blank, label])
 
 
 def reduced(loss: Tensor, label_lengths: Tensor, reduction: str, zero_infinity: bool) -> Tensor:

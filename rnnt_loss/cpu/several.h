@@ -27,13 +27,13 @@ RNNT_HD auto several(Make make) {
   return out;
 }
 
-#define RNNT_OPERATOR(op)                                                        \
-  template <typename A, typename B, int N>                                       \
-  RNNT_HD auto operator op(const Several<A, N>& a, const Several<B, N>& b) {     \
+#define RNNT_OPERATOR(op)                                                         \
+  template <typename A, typename B, int N>                                        \
+  RNNT_HD auto operator op(const Several<A, N>& a, const Several<B, N>& b) {      \
     return several<N>([&](int i) RNNT_INLINE { return a.part[i] op b.part[i]; }); \
-  }                                                                              \
-  template <typename A, typename B, int N>                                       \
-  RNNT_HD auto operator op(const Several<A, N>& a, B b) {                        \
+  }                                                                               \
+  template <typename A, typename B, int N>                                        \
+  RNNT_HD auto operator op(const Several<A, N>& a, B b) {                         \
     return several<N>([&](int i) RNNT_INLINE { return a.part[i] op b; });         \
   }
 RNNT_OPERATOR(+)

@@ -12,6 +12,7 @@ from ._ops import ops
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _REDUCTIONS = ("none", "sum", "mean", "mean_volume")
 _TOPOLOGIES = ("standard", "modified")
+_NORMALIZERS = ("softmax", "hat", "none")
 
 
 def rnnt_loss(
@@ -23,6 +24,8 @@ def rnnt_loss(
     reduction: str = "mean",
     *,
     clamp: Optional[float] = None,
+    fastemit_lambda: float = 0.0,
+    scale_loss: bool = False,
     zero_infinity: bool = False,
     topology: str = "standard",
     validate: Optional[bool] = None,
@@ -43,6 +46,10 @@ def rnnt_loss(
             label_lengths, at least 1).
         clamp: bound, > 0, of d loss_b / d log_probs, applied before the upstream gradient of loss_b (the factor of
             the reduction included) is multiplied in. None: no bound.
+        fastemit_lambda: FastEmit, finite and >= 0: in the gradient, and there alone, the posteriors of label arcs
+            count 1 + fastemit_lambda times, before the clamp. It makes labels come early.
+        scale_loss: the value is (1 + fastemit_lambda) loss_b, as some libraries have it; the gradient stays what it
+            is without.
         zero_infinity: count a loss of +inf as 0, with gradient 0. NaN stays.
         topology: "standard", or "modified": one label per frame, label u moves from (t, u) to (t + 1, u + 1).
         validate: check lengths and labels. Where they are on the CPU they always are; on a GPU it costs a
@@ -63,7 +70,8 @@ def rnnt_loss(
         RuntimeError: a checked length or label is out of range; a second derivative is asked for.
 
     Source: Graves, Sequence Transduction with Recurrent Neural Networks, 2012; one label per frame: Tripathi et al.,
-    Monotonic Recurrent Neural Network Transducer and Decoding Strategies, 2019.
+    Monotonic Recurrent Neural Network Transducer and Decoding Strategies, 2019; FastEmit: Yu et al., FastEmit:
+    Low-latency Streaming ASR with Sequence-level Emission Regularization, 2020.
 
     Example:
         >>> logits = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
@@ -71,8 +79,9 @@ def rnnt_loss(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> rnnt_loss(logits.log_softmax(-1), labels, *lengths).backward()
     """
-    return _loss("log_probs", log_probs, labels, input_lengths, label_lengths, blank, reduction, clamp=clamp,
-                 zero_infinity=zero_infinity, topology=topology, validate=validate)  # fmt: skip
+    return _loss("log_probs", log_probs, labels, input_lengths, label_lengths, blank, reduction, normalizer="none",
+                 clamp=clamp, fastemit_lambda=fastemit_lambda, scale_loss=scale_loss, zero_infinity=zero_infinity,
+                 topology=topology, validate=validate)  # fmt: skip
 
 
 def rnnt_loss_from_logits(
@@ -83,38 +92,46 @@ def rnnt_loss_from_logits(
     blank: int = 0,
     reduction: str = "mean",
     *,
+    normalizer: str = "softmax",
     clamp: Optional[float] = None,
+    fastemit_lambda: float = 0.0,
+    scale_loss: bool = False,
     zero_infinity: bool = False,
     topology: str = "standard",
     inplace_grad: bool = False,
     validate: Optional[bool] = None,
 ) -> Tensor:
-    r"""RNN-transducer loss of logits, with the softmax fused.
+    r"""RNN-transducer loss of logits, with the softmax fused, or HAT's normalization.
 
     rnnt_loss_from_logits(logits, ...) = rnnt_loss(log_softmax(logits, -1), ...), without the log-probabilities ever
     being built: logits are read once in forward, read once and their gradient written once in backward. Without a
-    gradient to come, nothing V wide is allocated at all.
+    gradient to come, nothing V wide is allocated at all. In place of the softmax over all classes, HAT decides
+    between blank and a label first: with b the blank's logit, log p(blank) = log sigmoid(b), and
+    log p(k) = log(1 - sigmoid(b)) + log_softmax(logits of all classes but blank)_k for the others.
 
     Args:
         logits: [B, T, U + 1, V], float32, float64, float16 or bfloat16, any strides (copied only if the elements of
             a row are not contiguous). -inf is an ordinary value.
+        normalizer: how a row becomes log-probabilities: "softmax", "hat", or "none" if it holds them already.
         clamp: bound of d loss_b / d logits, as in `rnnt_loss`.
         inplace_grad: in backward, write the gradient over the logits: no second V-wide tensor exists. The logits must
             not be a leaf, expanded or overlapping, and nothing may read them after backward began; autograd tells if
             a saved tensor would.
-        labels, input_lengths, label_lengths, blank, reduction, zero_infinity, topology, validate: as in `rnnt_loss`.
+        labels, input_lengths, label_lengths, blank, reduction, fastemit_lambda, scale_loss, zero_infinity, topology,
+            validate: as in `rnnt_loss`.
 
     Returns:
-        The loss in nats, as `rnnt_loss`. Each row of its gradient sums to 0.
+        The loss in nats, as `rnnt_loss`. Each row of a softmax's gradient sums to 0, of HAT's without the blank.
 
     Edges: as `rnnt_loss`; NaN or +inf anywhere in a row of an utterance, or a row that is all -inf, makes that
-    utterance's loss and gradient NaN.
+    utterance's loss and gradient NaN. HAT takes the classes but blank for such a row of their own, that counts where a
+    label is left to come (u < U_b); where none is, only the blank's logit counts.
 
     Raises: as `rnnt_loss`.
 
     Source: Graves 2012; the fused softmax: Bagby et al., Efficient Implementation of Recurrent Neural Network
     Transducer in Tensorflow, 2018; Li et al., Improving RNN Transducer Modeling for End-to-End Speech Recognition,
-    2019.
+    2019; HAT: Variani et al., Hybrid Autoregressive Transducer (HAT), 2020.
 
     Example:
         >>> logits = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
@@ -122,9 +139,9 @@ def rnnt_loss_from_logits(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> rnnt_loss_from_logits(logits, labels, *lengths).backward()
     """
-    return _loss("logits", logits, labels, input_lengths, label_lengths, blank, reduction, clamp=clamp,
-                 zero_infinity=zero_infinity, topology=topology, validate=validate,
-                 inplace_grad=inplace_grad)  # fmt: skip
+    return _loss("logits", logits, labels, input_lengths, label_lengths, blank, reduction, normalizer=normalizer,
+                 clamp=clamp, fastemit_lambda=fastemit_lambda, scale_loss=scale_loss, zero_infinity=zero_infinity,
+                 topology=topology, validate=validate, inplace_grad=inplace_grad)  # fmt: skip
 
 
 class RNNTLoss(torch.nn.Module):
@@ -143,40 +160,50 @@ class RNNTLoss(torch.nn.Module):
         reduction: str = "mean",
         from_logits: bool = False,
         *,
+        normalizer: str = "softmax",
         clamp: Optional[float] = None,
+        fastemit_lambda: float = 0.0,
+        scale_loss: bool = False,
         zero_infinity: bool = False,
         topology: str = "standard",
         validate: Optional[bool] = None,
     ):
         super().__init__()
         _check_options(
-            reduction, clamp, topology, from_logits=from_logits, zero_infinity=zero_infinity, validate=validate
-        )
+            reduction, normalizer, clamp, fastemit_lambda, topology, from_logits=from_logits, scale_loss=scale_loss,
+            zero_infinity=zero_infinity, validate=validate)  # fmt: skip
+        if normalizer == "hat" and not from_logits:
+            raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
         self.blank = blank
         self.reduction = reduction
         self.from_logits = from_logits
+        self.normalizer = normalizer
         self.clamp = clamp
+        self.fastemit_lambda = fastemit_lambda
+        self.scale_loss = scale_loss
         self.zero_infinity = zero_infinity
         self.topology = topology
         self.validate = validate
 
     def forward(self, x: Tensor, labels: Tensor, input_lengths: Tensor, label_lengths: Tensor) -> Tensor:
         """x: [B, T, U + 1, V], logits if from_logits, else log-probabilities; the rest as in `rnnt_loss`."""
-        function = rnnt_loss_from_logits if self.from_logits else rnnt_loss
-        return function(x, labels, input_lengths, label_lengths, self.blank, self.reduction, clamp=self.clamp,
-                        zero_infinity=self.zero_infinity, topology=self.topology, validate=self.validate)  # fmt: skip
+        name, normalizer = ("logits", self.normalizer) if self.from_logits else ("log_probs", "none")
+        return _loss(name, x, labels, input_lengths, label_lengths, self.blank, self.reduction, normalizer=normalizer,
+                     clamp=self.clamp, fastemit_lambda=self.fastemit_lambda, scale_loss=self.scale_loss,
+                     zero_infinity=self.zero_infinity, topology=self.topology, validate=self.validate)  # fmt: skip
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name in self._OPTIONS)
 
-    _OPTIONS = ("blank", "reduction", "from_logits", "clamp", "zero_infinity", "topology", "validate")
+    _OPTIONS = ("blank", "reduction", "from_logits", "normalizer", "clamp", "fastemit_lambda", "scale_loss",
+                "zero_infinity", "topology", "validate")  # fmt: skip
 
 
-def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, validate,
-          inplace_grad=False):  # fmt: skip
+def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, normalizer, clamp, fastemit_lambda,
+          scale_loss, zero_infinity, topology, validate, inplace_grad=False):  # fmt: skip
     _check_options(
-        reduction, clamp, topology, zero_infinity=zero_infinity, validate=validate, inplace_grad=inplace_grad
-    )
+        reduction, normalizer, clamp, fastemit_lambda, topology, scale_loss=scale_loss, zero_infinity=zero_infinity,
+        validate=validate, inplace_grad=inplace_grad)  # fmt: skip
     _check_tensors(name, x, labels, input_lengths, label_lengths)
     blank = _class_of(blank, x.shape[3])
     if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
@@ -190,15 +217,18 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, cl
         input_lengths,
         label_lengths,
         blank,
-        name == "logits",
+        normalizer,
         topology,
         clamp and float(clamp),
+        float(fastemit_lambda),
         inplace_grad,
         keep,
         bool(validate),
     )
     if zero_infinity:
         loss = torch.where(loss == math.inf, 0.0, loss)
+    if scale_loss and fastemit_lambda:
+        loss = loss + fastemit_lambda * loss.detach()  # of the value alone
     if reduction == "none":
         return loss
     if reduction == "mean":
@@ -208,11 +238,17 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, cl
     return loss.sum() / label_lengths.to(loss.device).sum().clamp(min=1)
 
 
-def _check_options(reduction, clamp, topology, **flags) -> None:
+def _check_options(reduction, normalizer, clamp, fastemit_lambda, topology, **flags) -> None:
     if reduction not in _REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
     if topology not in _TOPOLOGIES:
         raise ValueError(f"topology must be one of {', '.join(_TOPOLOGIES)}, got {topology!r}")
+    if normalizer not in _NORMALIZERS:
+        raise ValueError(f"normalizer must be one of {', '.join(_NORMALIZERS)}, got {normalizer!r}")
+    if isinstance(fastemit_lambda, bool) or not isinstance(fastemit_lambda, (int, float)):
+        raise TypeError(f"fastemit_lambda must be a finite float >= 0, got {type(fastemit_lambda).__name__}")
+    if not 0 <= fastemit_lambda < math.inf:
+        raise ValueError(f"fastemit_lambda must be a finite float >= 0, got {fastemit_lambda!r}")
     if clamp is not None:
         if isinstance(clamp, bool) or not isinstance(clamp, (int, float)):
             raise TypeError(f"clamp must be None or a float > 0, got {type(clamp).__name__}")

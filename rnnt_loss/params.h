@@ -67,6 +67,7 @@ struct PerUtterance {
 enum class Normalizer {
   kNone,     // a row holds log-probabilities
   kSoftmax,  // a row holds logits
+  kHat,      // likewise; the blank's is a choice of its own, the softmax is of the other classes
 };
 
 struct ScoreParams {
@@ -75,6 +76,9 @@ struct ScoreParams {
   Normalizer normalizer;
   void* softmax;  // out: acc_t [2, B, T, U1], maximum and rest; may be null
   Planes arcs;    // out: mantissa and exponent of blank, mantissa and exponent of label
+
+  // The class that has no part in the softmax of a row; negative for none.
+  RNNT_HD int64_t excluded() const { return normalizer == Normalizer::kHat ? batch.blank : -1; }
 };
 
 struct LatticeParams {
@@ -117,8 +121,9 @@ struct ScoreBackwardParams {
   const void* softmax;  // acc_t [2, B, T, U1]
   Planes posteriors;
   PerUtterance grad_loss;
-  double clamp;  // bound of d loss / d x before grad_loss; infinity: none
-  Rows grad_x;   // out: [B, T, U1, V], of x's dtype; may be x
+  double clamp;         // bound of d loss / d x before grad_loss; infinity: none
+  double label_weight;  // of label posteriors in the gradient, 1 but for FastEmit
+  Rows grad_x;          // out: [B, T, U1, V], of x's dtype; may be x
 };
 
 // Values of arcs, or posteriors, between the planes they are computed in and the cells of a tensor.

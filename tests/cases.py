@@ -14,6 +14,7 @@ WIDE = (torch.float64, torch.float32, torch.bfloat16)  # wide exponents
 BIG = 1e30
 
 FRONT_ENDS = pytest.mark.parametrize("from_logits", [True, False], ids=["logits", "log_probs"])
+NORMALIZERS = pytest.mark.parametrize("normalizer", ["softmax", "hat", "none"])
 TOPOLOGIES = pytest.mark.parametrize("topology", ["standard", "modified"])
 
 

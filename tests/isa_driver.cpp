@@ -19,7 +19,7 @@ struct Hash {
   }
 };
 
-void run(Topology topology, int64_t V, uint32_t seed) {
+void run(Normalizer normalizer, Topology topology, int64_t V, uint32_t seed) {
   const int64_t B = 2, T = 23, U = 19;
   const auto random = [&] { return seed = seed * 1664525u + 1013904223u, seed >> 8; };
   std::vector<float> x(B * T * (U + 1) * V), grad(x.size());
@@ -35,18 +35,12 @@ void run(Topology topology, int64_t V, uint32_t seed) {
   Rows grad_rows = rows;
   grad_rows.data = grad.data();
   const Planes arc_planes{arcs.data(), 4 * slots, false}, posterior_planes{posteriors.data(), 2 * slots, false};
-  cpu::score({batch, rows, Normalizer::kSoftmax, softmax.data(), arc_planes}, 0, batch.rows());
+  cpu::score({batch, rows, normalizer, softmax.data(), arc_planes}, 0, batch.rows());
   cpu::lattice({batch, arc_planes, {loss.data(), true}, shares.data(), nullptr}, 0, B);
   cpu::posteriors({batch, {loss.data(), true}, shares.data(), posterior_planes, nullptr}, 0, B);
-  cpu::score_backward({batch,
-                       rows,
-                       Normalizer::kSoftmax,
-                       softmax.data(),
-                       posterior_planes,
-                       {upstream.data(), true},
-                       INFINITY,
-                       grad_rows},
-                      0, batch.rows());
+  cpu::score_backward(
+      {batch, rows, normalizer, softmax.data(), posterior_planes, {upstream.data(), true}, INFINITY, 1.25, grad_rows},
+      0, batch.rows());
   const std::vector<float> losses(loss.begin(), loss.end());
   Hash hash;
   hash.add(softmax), hash.add(grad), hash.add(losses);
@@ -57,6 +51,7 @@ void run(Topology topology, int64_t V, uint32_t seed) {
 }  // namespace
 
 int main() {
-  for (const Topology topology : {kStandard, kModified})
-    for (const int64_t V : {2, 3, 15, 16, 17, 40, 129, 1500}) run(topology, V, 1);
+  for (const Normalizer normalizer : {Normalizer::kSoftmax, Normalizer::kHat})
+    for (const Topology topology : {kStandard, kModified})
+      for (const int64_t V : {2, 3, 15, 16, 17, 40, 129, 1500}) run(normalizer, topology, V, 1);
 }

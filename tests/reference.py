@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from batches import Batch, inside
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import logsigmoid, pad
 
 INF = float("inf")
 # (dt, du) of the blank arc and of the label arc
@@ -92,12 +92,34 @@ def lattice(arcs: list[Arc], input_lengths: Tensor, label_lengths: Tensor) -> La
     return Lattice(log_z, alpha, beta, posteriors)
 
 
+def among_labels(x: Tensor, blank: int) -> Tensor:
+    """Log-softmax over all classes but blank, which gets -inf."""
+    return x.index_fill(-1, torch.tensor([blank]), -INF).log_softmax(-1)
+
+
+def hat(x: Tensor, blank: int) -> Tensor:
+    """Log-probabilities of the hybrid autoregressive transducer; as in a row, the logit +inf has none."""
+    b = x[..., blank, None]
+    b = b.masked_fill(b == INF, torch.nan)
+    is_blank = torch.arange(x.shape[-1]) == blank
+    return torch.where(is_blank, logsigmoid(b), logsigmoid(-b) + among_labels(x, blank))
+
+
 class Twin:
     """Loss (nats) and gradient of a batch, computed in `dtype`; V-wide work goes in slices of frames."""
 
-    def __init__(self, batch: Batch, from_logits: bool, topology: str = "standard", dtype: torch.dtype = torch.float64):
+    def __init__(
+        self,
+        batch: Batch,
+        from_logits: bool,
+        topology: str = "standard",
+        dtype: torch.dtype = torch.float64,
+        normalizer: str = "softmax",
+        fastemit_lambda: float = 0.0,
+    ):
         x, labels, T_b, U_b, blank = batch
         self.batch, self.from_logits, self.topology, self.dtype = batch, from_logits, topology, dtype
+        self.is_hat, self.fastemit_lambda = normalizer == "hat", fastemit_lambda
         self.blank, self.cells = blank % x.shape[3], inside(*x.shape[1:3], T_b, U_b)
         ids = pad(labels.long(), (0, 1)).clamp(0, x.shape[3] - 1)[:, None, :, None]
         self.ids = ids.expand(-1, x.shape[1], -1, -1)  # [B, T, U+1, 1]
@@ -119,7 +141,7 @@ class Twin:
 
     def _log_probs(self, frames: slice) -> Tensor:
         x = self.batch.x[:, frames].to(self.dtype)
-        return x.log_softmax(-1) if self.from_logits else x
+        return hat(x, self.blank) if self.is_hat else x.log_softmax(-1) if self.from_logits else x
 
     def _scores(self, frames: slice) -> tuple[Tensor, Tensor]:
         log_probs = self._log_probs(frames)
@@ -128,13 +150,19 @@ class Twin:
     def grad_slices(self) -> Iterator[tuple[slice, Tensor]]:
         """d(sum of losses)/dx, frames by frames, in `dtype`."""
         blank_flow, label_flow = self.lattice.posteriors
+        label_flow = label_flow * (1 + self.fastemit_lambda)
         if self.topology == "constrained":
             blank_flow = blank_flow + pad(label_flow[:, :, :-1], (1, 0))
         for frames in self._slices():
             blank, label, cells = (x[:, frames, :, None] for x in (blank_flow, label_flow, self.cells))
-            log_probs = self._log_probs(frames)
-            grad = (blank + label) * log_probs.exp() if self.from_logits else torch.zeros_like(log_probs)
-            grad[..., self.blank, None] -= blank
+            x = self.batch.x[:, frames].to(self.dtype)
+            if self.is_hat:
+                grad = torch.where(label == 0, 0, label * among_labels(x, self.blank).exp())
+                b = x[..., self.blank, None]
+                grad[..., self.blank, None] = label * b.sigmoid() - blank * (-b).sigmoid()
+            else:
+                grad = (blank + label) * x.softmax(-1) if self.from_logits else torch.zeros_like(x)
+                grad[..., self.blank, None] -= blank
             grad.scatter_add_(-1, self.ids[:, frames], -label)
             grad = grad.masked_fill((self.loss == INF)[:, None, None, None] | ~cells, 0)
             yield frames, grad.masked_fill(self.bad[:, None, None, None] & cells, torch.nan)

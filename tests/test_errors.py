@@ -72,6 +72,15 @@ METADATA = [
     *[("reduction", value, ValueError, "none, sum, mean, mean_volume", repr(value)) for value in ("average", "", None)],
     *[("topology", value, ValueError, "standard, modified", repr(value)) for value in ("ctc", "Standard", None)],
     *[("clamp", value, ValueError, "> 0", repr(value)) for value in (0, 0.0, -1.0, float("nan"))],
+    *[
+        ("fastemit_lambda", value, ValueError, "finite float >= 0", repr(value))
+        for value in (-1, -0.001, float("nan"), float("inf"))
+    ],
+    *[
+        ("fastemit_lambda", value, TypeError, "finite float >= 0", type(value).__name__)
+        for value in (None, "0.1", True)
+    ],
+    ("scale_loss", 1, TypeError, "bool", "int"),
 ]
 
 
@@ -160,7 +169,10 @@ def test_native_ops_check_data_too(backend, name, index, value, wanted):
     batch = GOOD._replace(**{name: poked(name, index, value, torch.int64)})
     *tensors, blank = (*(tensor.to(backend.device) for tensor in batch[:4]), batch.blank)
     ops = backend.rnnt.ops
-    for op, more in [(ops.rnnt_forward, ()), (ops.loss_forward, (True, "standard", None, False, False, False))]:
+    for op, more in [
+        (ops.rnnt_forward, ()),
+        (ops.loss_forward, ("softmax", "standard", None, 0.0, False, False, False)),
+    ]:
         if backend.data_errors == "nan":
             loss, *_ = op(*tensors, blank, *more)
             assert loss.isnan().tolist() == [b == index[0] for b in range(B)]

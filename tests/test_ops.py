@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from batches import Batch, random_batch
-from cases import FRONT_ENDS, TOPOLOGIES
+from cases import FRONT_ENDS, NORMALIZERS, TOPOLOGIES
 from compare import assert_within_budget
 
 
@@ -41,13 +41,13 @@ def test_opcheck_of_the_lattice_ops(backend, B, U, dtype):
         (torch.float16, 0, None, 0, 2, False),
     ],
 )
-@FRONT_ENDS
+@NORMALIZERS
 @TOPOLOGIES
-def test_opcheck_of_the_loss_ops(backend, dtype, blank, clamp, B, U, int32, from_logits, topology):
+def test_opcheck_of_the_loss_ops(backend, dtype, blank, clamp, B, U, int32, normalizer, topology):
     batch = random_batch(max(B, 1), 4, U, 5, blank=blank, ragged=True).to(dtype).take(range(B))
     x, *ids = arguments(backend, batch)
     ids = [tensor.int() for tensor in ids] if int32 else ids
-    ops, options = backend.rnnt.ops, (blank, from_logits, topology, clamp)
+    ops, options = backend.rnnt.ops, (blank, normalizer, topology, clamp, 0.1)
     for keep in (True, False):
         check(ops.loss_forward, (x.detach().requires_grad_(keep), *ids, *options, False, keep, False))
     loss, *kept = ops.loss_forward(x.detach(), *ids, *options, False, True, False)

@@ -11,17 +11,19 @@ namespace rnnt {
 
 template <typename Place>
 std::tuple<Tensor, Tensor> score(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
-                                 const Tensor& label_lengths, int64_t blank, bool from_logits, bool validate) {
+                                 const Tensor& label_lengths, int64_t blank, const std::string& normalizer,
+                                 bool validate) {
   const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard, validate);
   const Batch& batch = call.batch;
   Tensor scores = new_tensor(x, {2, batch.B, batch.T, batch.U1}, call.acc_type());
+  const Normalizer kind = normalizer_of(normalizer);
+  const bool from_logits = kind != Normalizer::kNone;
   Tensor softmax = from_logits ? new_tensor(x, {2, batch.B, batch.T, batch.U1}, call.acc_type())
                                : new_tensor(x, {0}, call.acc_type());
   void* softmax_data = from_logits ? softmax.mutable_data_ptr() : nullptr;
   void* cells = scores.mutable_data_ptr();
   Place::each_part(call, call.is_double(), 4, [&](const auto& part, const Planes& arcs) {
-    part.scores({batch, call.rows(), from_logits ? Normalizer::kSoftmax : Normalizer::kNone, softmax_data, arcs},
-                {batch, arcs, cells});
+    part.scores({batch, call.rows(), kind, softmax_data, arcs}, {batch, arcs, cells});
   });
   return {scores, softmax};
 }
@@ -30,7 +32,7 @@ std::tuple<Tensor, Tensor> score(const Tensor& x, const Tensor& labels, const Te
 template <typename Place>
 void score_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                     const Tensor& label_lengths, const Tensor& softmax, const Tensor& posteriors, int64_t blank,
-                    bool from_logits, std::optional<double> clamp, const Tensor& grad_x) {
+                    const std::string& normalizer, std::optional<double> clamp, const Tensor& grad_x) {
   const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard);
   const Batch& batch = call.batch;
   call.check_tensor("grad_loss", grad_loss, {batch.B}, {call.acc_type()});
@@ -39,24 +41,25 @@ void score_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labe
   const Tensor upstream = torch::stable::contiguous(grad_loss), kept_softmax = torch::stable::contiguous(softmax);
   const Tensor of_arcs = torch::stable::contiguous(posteriors);
   const void* softmax_data = nullptr;
-  if (from_logits) {
+  const Normalizer kind = normalizer_of(normalizer);
+  if (kind != Normalizer::kNone) {
     call.check_tensor("softmax", softmax, {2, batch.B, batch.T, batch.U1}, {call.acc_type()});
     softmax_data = kept_softmax.const_data_ptr();
   }
   void* cells = const_cast<void*>(of_arcs.const_data_ptr());
   Place::each_part(call, call.is_double(), 2, [&](const auto& part, const Planes& planes) {
     part.gradient_from_cells({batch, planes, cells},
-                             {batch, call.rows(), from_logits ? Normalizer::kSoftmax : Normalizer::kNone, softmax_data,
-                              planes, per_utterance(upstream), clamp.value_or(kNoClamp), rows_of(grad_x)});
+                             {batch, call.rows(), kind, softmax_data, planes, per_utterance(upstream),
+                              clamp.value_or(kNoClamp), 1.0, rows_of(grad_x)});
   });
 }
 
 template <typename Place>
 Tensor score_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                       const Tensor& label_lengths, const Tensor& softmax, const Tensor& posteriors, int64_t blank,
-                      bool from_logits, std::optional<double> clamp) {
+                      const std::string& normalizer, std::optional<double> clamp) {
   Tensor grad_x = torch::stable::new_empty(x, x.sizes());
-  score_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, from_logits,
+  score_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer,
                         clamp, grad_x);
   return grad_x;
 }
@@ -65,13 +68,14 @@ Tensor score_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& la
 template <typename Place>
 void score_backward_out(const Tensor& grad_x, const Tensor& grad_loss, const Tensor& x, const Tensor& labels,
                         const Tensor& input_lengths, const Tensor& label_lengths, const Tensor& softmax,
-                        const Tensor& posteriors, int64_t blank, bool from_logits, std::optional<double> clamp) {
+                        const Tensor& posteriors, int64_t blank, const std::string& normalizer,
+                        std::optional<double> clamp) {
   check_overwritable("grad_x", grad_x);
   check(grad_x.device() == x.device(), "grad_x must be on the device of x");
   check_type("grad_x", grad_x, {x.scalar_type()});
   const auto sizes = x.sizes();
   check_sizes("grad_x", grad_x, {sizes[0], sizes[1], sizes[2], sizes[3]});
-  score_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, from_logits,
+  score_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer,
                         clamp, grad_x);
 }
 

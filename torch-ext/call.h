@@ -106,6 +106,11 @@ inline Topology topology_of(const std::string& name) {
   return name == "standard" ? kStandard : kModified;
 }
 
+inline Normalizer normalizer_of(const std::string& name) {
+  check(name == "softmax" || name == "hat" || name == "none", "normalizer must be softmax, hat or none, got ", name);
+  return name == "softmax" ? Normalizer::kSoftmax : name == "hat" ? Normalizer::kHat : Normalizer::kNone;
+}
+
 // Where a backend runs: on the CPU, or where x is, which may be a device that no host code can read.
 enum class Side { kHost, kDevice };
 

@@ -18,24 +18,23 @@ namespace {
 
 using namespace rnnt;
 
-Normalizer normalizer_of(bool from_logits) { return from_logits ? Normalizer::kSoftmax : Normalizer::kNone; }
-
 template <typename Place>
 std::tuple<Tensor, Tensor, Tensor> loss_forward(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
-                                                const Tensor& label_lengths, int64_t blank, bool from_logits,
-                                                const std::string& topology, std::optional<double>, bool, bool keep,
-                                                bool validate) {
+                                                const Tensor& label_lengths, int64_t blank,
+                                                const std::string& normalizer, const std::string& topology,
+                                                std::optional<double>, double, bool, bool keep, bool validate) {
   const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology), validate);
   const Batch& batch = call.batch;
   Tensor loss = new_tensor(x, {batch.B}, call.acc_type());
   Tensor shares = new_tensor(x, {batch.B, keep ? call.slots() : 0}, call.acc_type());
-  Tensor softmax = keep && from_logits ? new_tensor(x, {2, batch.B, batch.T, batch.U1}, call.acc_type())
-                                       : new_tensor(x, {0}, call.acc_type());
-  void* softmax_data = keep && from_logits ? softmax.mutable_data_ptr() : nullptr;
+  const Normalizer kind = normalizer_of(normalizer);
+  const bool keeps_softmax = keep && kind != Normalizer::kNone;
+  Tensor softmax = keeps_softmax ? new_tensor(x, {2, batch.B, batch.T, batch.U1}, call.acc_type())
+                                 : new_tensor(x, {0}, call.acc_type());
+  void* softmax_data = keeps_softmax ? softmax.mutable_data_ptr() : nullptr;
   void* share_data = keep ? shares.mutable_data_ptr() : nullptr;
   Place::each_part(call, call.is_double(), 4, [&](const auto& part, const Planes& arcs) {
-    part.loss({batch, call.rows(), normalizer_of(from_logits), softmax_data, arcs},
-              {batch, arcs, per_utterance(loss), share_data, nullptr});
+    part.loss({batch, call.rows(), kind, softmax_data, arcs}, {batch, arcs, per_utterance(loss), share_data, nullptr});
   });
   return {loss, softmax, shares};
 }
@@ -44,45 +43,50 @@ std::tuple<Tensor, Tensor, Tensor> loss_forward(const Tensor& x, const Tensor& l
 template <typename Place>
 void loss_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                    const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
-                   int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp,
-                   const Tensor& grad_x) {
+                   int64_t blank, const std::string& normalizer, const std::string& topology,
+                   std::optional<double> clamp, double fastemit_lambda, const Tensor& grad_x) {
   const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology));
   const Batch& batch = call.batch;
   call.check_tensor("grad_loss", grad_loss, {batch.B}, {call.acc_type()});
   call.check_tensor("loss", loss, {batch.B}, {call.acc_type()});
   call.check_tensor("shares", shares, {batch.B, call.slots()}, {call.acc_type()});
   check(clamp.value_or(kNoClamp) > 0, "clamp must be > 0, got ", clamp.value_or(kNoClamp));
+  check(0 <= fastemit_lambda && fastemit_lambda < INFINITY, "fastemit_lambda must be finite and >= 0, got ",
+        fastemit_lambda);
   const Tensor upstream = torch::stable::contiguous(grad_loss), losses = torch::stable::contiguous(loss);
   const Tensor kept_shares = torch::stable::contiguous(shares), kept_softmax = torch::stable::contiguous(softmax);
   const void* softmax_data = nullptr;
-  if (from_logits) {
+  const Normalizer kind = normalizer_of(normalizer);
+  if (kind != Normalizer::kNone) {
     call.check_tensor("softmax", softmax, {2, batch.B, batch.T, batch.U1}, {call.acc_type()});
     softmax_data = kept_softmax.const_data_ptr();
   }
   Place::each_part(call, call.is_double(), 2, [&](const auto& part, const Planes& posteriors) {
     part.gradient({batch, per_utterance(losses), kept_shares.const_data_ptr(), posteriors, nullptr},
-                  {batch, call.rows(), normalizer_of(from_logits), softmax_data, posteriors, per_utterance(upstream),
-                   clamp.value_or(kNoClamp), rows_of(grad_x)});
+                  {batch, call.rows(), kind, softmax_data, posteriors, per_utterance(upstream),
+                   clamp.value_or(kNoClamp), 1 + fastemit_lambda, rows_of(grad_x)});
   });
 }
 
 template <typename Place>
 Tensor loss_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                      const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
-                     int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
+                     int64_t blank, const std::string& normalizer, const std::string& topology,
+                     std::optional<double> clamp, double fastemit_lambda) {
   Tensor grad_x = torch::stable::new_empty(x, x.sizes());
-  loss_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits,
-                       topology, clamp, grad_x);
+  loss_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, normalizer,
+                       topology, clamp, fastemit_lambda, grad_x);
   return grad_x;
 }
 
 template <typename Place>
 void loss_backward_(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                     const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
-                    int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
+                    int64_t blank, const std::string& normalizer, const std::string& topology,
+                    std::optional<double> clamp, double fastemit_lambda) {
   check_overwritable("x", x);
-  loss_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits,
-                       topology, clamp, x);
+  loss_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, normalizer,
+                       topology, clamp, fastemit_lambda, x);
 }
 
 template <typename Place>
@@ -118,7 +122,7 @@ Tensor rnnt_backward(const Tensor& grad_loss, const Tensor& log_probs, const Ten
   Place::each_part(call, /*wide=*/true, 2, [&](const auto& part, const Planes& posteriors) {
     part.gradient_from_alpha_beta({batch, call.rows(), data_of<double>(alphas), data_of<double>(betas), posteriors},
                                   {batch, call.rows(), Normalizer::kNone, nullptr, posteriors, per_utterance(upstream),
-                                   kNoClamp, rows_of(grad_log_probs)});
+                                   kNoClamp, 1, rows_of(grad_log_probs)});
   });
   return grad_log_probs;
 }
@@ -141,15 +145,17 @@ void implement(Library& ops) {
 
 STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
   ops.def(
-      "loss_forward(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, bool from_logits, "
-      "str topology, float? clamp, bool inplace_grad, bool keep, bool validate) -> (Tensor loss, Tensor softmax, "
-      "Tensor shares)");
+      "loss_forward(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, str normalizer, "
+      "str topology, float? clamp, float fastemit_lambda, bool inplace_grad, bool keep, bool validate) "
+      "-> (Tensor loss, Tensor softmax, Tensor shares)");
   ops.def(
       "loss_backward(Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
-      "Tensor loss, Tensor softmax, Tensor shares, int blank, bool from_logits, str topology, float? clamp) -> Tensor");
+      "Tensor loss, Tensor softmax, Tensor shares, int blank, str normalizer, str topology, float? clamp, "
+      "float fastemit_lambda) -> Tensor");
   ops.def(
       "loss_backward_(Tensor grad_loss, Tensor(a!) x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
-      "Tensor loss, Tensor softmax, Tensor shares, int blank, bool from_logits, str topology, float? clamp) -> ()");
+      "Tensor loss, Tensor softmax, Tensor shares, int blank, str normalizer, str topology, float? clamp, "
+      "float fastemit_lambda) -> ()");
   ops.def(
       "rnnt_forward(Tensor log_probs, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank) "
       "-> (Tensor loss, Tensor alpha, Tensor beta)");
@@ -157,14 +163,14 @@ STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
       "rnnt_backward(Tensor grad_loss, Tensor log_probs, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
       "Tensor alpha, Tensor beta, int blank) -> Tensor");
   ops.def(
-      "score(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, bool from_logits, "
+      "score(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, str normalizer, "
       "bool validate) -> (Tensor scores, Tensor softmax)");
   ops.def(
       "score_backward(Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
-      "Tensor softmax, Tensor posteriors, int blank, bool from_logits, float? clamp) -> Tensor");
+      "Tensor softmax, Tensor posteriors, int blank, str normalizer, float? clamp) -> Tensor");
   ops.def(
       "score_backward_out(Tensor(a!) grad_x, Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, "
-      "Tensor label_lengths, Tensor softmax, Tensor posteriors, int blank, bool from_logits, float? clamp) -> ()");
+      "Tensor label_lengths, Tensor softmax, Tensor posteriors, int blank, str normalizer, float? clamp) -> ()");
   ops.def(
       "lattice(Tensor scores, Tensor input_lengths, Tensor label_lengths, int[] dt, int[] du, bool ends_by_blank, "
       "bool keep, bool validate) -> (Tensor loss, Tensor posteriors)");

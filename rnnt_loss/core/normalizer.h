@@ -21,6 +21,24 @@ RNNT_HD Real exponential(Real x, Real maximum) {
   return exp_of(x - maximum);
 }
 
+// HAT's choice between blank and a label (README, eq. 11): a sigmoid, as the softmax of the blank's logit and 0. NaN
+// for a logit of +inf, as in a row.
+template <typename Real>
+RNNT_HD Softmax<Real> blank_or_label(Real blank) {
+  const Real none = splat<Real>(0), larger = maximum(none, blank);
+  return {larger, exponential(minimum(none, blank), larger) + (larger - larger)};
+}
+
+// The value of a label of logit x, the choice of a label included: one exponential and one quotient for both.
+template <typename Real>
+RNNT_HD Value<Real> label_value(Softmax<Real> choice, Softmax<Real> labels, Real x) {
+  using L = Lanes<Real>;
+  const Real one = splat<Real>(1), none = splat<Real>(0);
+  const Value<Real> over_sums = {one / ((one + labels.rest) * (one + choice.rest)), none};
+  return normalised(value_from_nats<Real>(L::widen(x) - L::widen(labels.maximum) - L::widen(choice.maximum)) *
+                    over_sums);
+}
+
 // The gradient of an arc's class, of posterior `own`, beside an arc of posterior `other` (README, eq. 10):
 // (own + other) p - own = other p - own (1 - p), where nothing large is subtracted from something large.
 template <typename Real, typename Mask>
@@ -34,8 +52,7 @@ template <typename acc_t>
 struct Cell {
   int32_t blank, label;  // classes; label: negative for none
   acc_t blank_posterior, label_posterior;
-  acc_t largest, rest;  // of the softmax
-  acc_t weight;         // occupancy / (1 + rest): times exp(x - largest), the gradient of a class without an arc
+  acc_t occupancy;  // the sum of both
   acc_t bound, upstream;
 };
 

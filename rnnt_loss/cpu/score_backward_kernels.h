@@ -1,5 +1,5 @@
 // score_backward, for one instruction set (see each_isa.h): the posteriors of a cell's arcs become the gradient of its
-// row (README, eq. 10).
+// row (README, eq. 10, 12, 13).
 
 #include "rows.h"
 
@@ -11,28 +11,39 @@ struct Cells {
   alignas(64) acc_t blank[kRowLanes] = {}, label[kRowLanes] = {};   // the logit of the arc's class, then its gradient
   alignas(64) acc_t weight[kRowLanes];  // times exp(x - largest), the gradient of a class without an arc
   int64_t label_class[kRowLanes];       // negative for none
+  Normalizer normalizer;
   acc_t bound, upstream;
 
   // Without a bound, the upstream gradient is one factor with the weight.
   bool is_bounded() const { return bound != acc_t(INFINITY); }
 
-  void find_gradients(bool from_logits) {
+  void find_gradients() {
     using X = Block<Real>;
     using L = Lanes<X>;
-    const X P = L::load(blank_posterior), Q = L::load(label_posterior), m = L::load(largest), r = L::load(rest);
-    const X occupancy_over_sum = (P + Q) / (splat<X>(1) + r);
+    const X P = L::load(blank_posterior), Q = L::load(label_posterior);
+    const Softmax<X> row = {L::load(largest), L::load(rest)};
+    const bool is_hat = normalizer == Normalizer::kHat;  // whose blank has no part in the softmax
+    const X occupancy_over_sum = (is_hat ? Q : P + Q) / (splat<X>(1) + row.rest);
     L::store(weight, is_bounded() ? occupancy_over_sum : occupancy_over_sum * splat<X>(upstream));
-    const auto replace = [&](acc_t* logits, const X& own, const X& other) RNNT_INLINE {
-      const X x = L::load(logits);
-      const X g = from_logits ? arc_gradient(exponential(x, m), x == m, r, own, other) : -own;
+    const auto replace = [&](acc_t* logits, const Softmax<X>& among, const X& own, const X& other) RNNT_INLINE {
+      const X x = L::load(logits), m = among.maximum;
+      const X g =
+          normalizer == Normalizer::kNone ? -own : arc_gradient(exponential(x, m), x == m, among.rest, own, other);
       L::store(logits, finished(g, splat<X>(bound), splat<X>(upstream)));
     };
-    replace(blank, P, Q);
-    replace(label, Q, P);
+    replace(blank, is_hat ? blank_or_label(L::load(blank)) : row, P, Q);
+    replace(label, row, Q, is_hat ? splat<X>(0) : P);
   }
 
   // Where both posteriors are 0, so is the gradient, whatever comes from upstream.
-  bool is_untouched(int j) const { return blank_posterior[j] + label_posterior[j] == 0; }
+  bool is_untouched(int j) const { return occupancy(j) == 0; }
+  acc_t occupancy(int j) const { return blank_posterior[j] + label_posterior[j]; }
+
+  // Whether classes without an arc have a gradient.
+  bool has_others(int j) const {
+    return normalizer == Normalizer::kHat ? label_posterior[j] != 0
+                                          : normalizer == Normalizer::kSoftmax && !is_untouched(j);
+  }
 };
 
 // The gradients of logits without an arc, in place of x = exp(logit - largest).
@@ -99,7 +110,8 @@ void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, int64_t blank_c
   }
 }
 
-// n rows of fewer than kRowLanes elements; row_at(j) and out_at(j) are row j.
+// Of n rows of fewer than kRowLanes elements, those whose classes without an arc have a gradient; row_at(j) and
+// out_at(j) are row j.
 template <typename Real, typename RowAt, typename OutAt>
 void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t blank_class, const Cells<Real>& cells) {
   using X = Block<Real>;
@@ -107,15 +119,12 @@ void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t b
   using scalar_t = std::remove_pointer_t<decltype(out_at(0))>;
   ShortRows<typename L::Scalar> rows;
   for (int j = 0; j < kRowLanes; j++)
-    j < n && !cells.is_untouched(j) ? rows.load_row(j, row_at(j), V) : rows.clear_row(j, V);
+    j < n&& cells.has_others(j) ? rows.load_row(j, row_at(j), V) : rows.clear_row(j, V);
   const X largest = L::load(cells.largest), weight = L::load(cells.weight);
   for (int64_t k = 0; k < V; k++)
     L::store(rows.element[k], gradient_of(exponential(L::load(rows.element[k]), largest), weight, cells));
   for (int j = 0; j < n; j++) {
-    if (cells.is_untouched(j)) {
-      std::fill_n(out_at(j), V, store<scalar_t>(0.0f));
-      continue;
-    }
+    if (!cells.has_others(j)) continue;
     rows.element[blank_class][j] = cells.blank[j];
     if (cells.label_class[j] >= 0) rows.element[cells.label_class[j]][j] = cells.label[j];
     for (int64_t k = 0; k < V; k++) out_at(j)[k] = store<scalar_t>(rows.element[k][j]);
@@ -129,7 +138,8 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
   const Batch& batch = p.batch;
   const FrontLayout layout = batch.layout();
   const acc_t* softmax = static_cast<const acc_t*>(p.softmax);
-  const bool from_logits = p.normalizer == Normalizer::kSoftmax;
+  const bool from_logits = p.normalizer != Normalizer::kNone, are_short = from_logits && batch.V < kRowLanes;
+  const acc_t label_weight = static_cast<acc_t>(p.label_weight);
   const scalar_t none = store<scalar_t>(acc_t(0));
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t U = batch.label_lengths[b], end_of_cells = std::min(end, cells_in_frame(batch, b, t));
@@ -140,30 +150,29 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
       const auto row_at = [&](int j) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u + j); };
       const auto out_at = [&](int j) { return out_of(u + j); };
       Cells<Real> cells;
+      cells.normalizer = p.normalizer;
       cells.bound = static_cast<acc_t>(p.clamp), cells.upstream = static_cast<acc_t>(p.grad_loss.at(b));
       for (int j = 0; j < n; j++) {
         const int64_t slot = layout.slot(batch.topology.front(t, u + j), u + j), row = row_of_start + u + j - start;
         const bool has_label = u + j < U;
         cells.label_class[j] = has_label ? batch.labels[b * (batch.U1 - 1) + u + j] : -1;
         cells.blank_posterior[j] = posteriors.blank[slot];
-        if (has_label) cells.label_posterior[j] = posteriors.label[slot];
+        if (has_label) cells.label_posterior[j] = label_weight * posteriors.label[slot];
         if (!from_logits) continue;
         cells.largest[j] = softmax[row], cells.rest[j] = softmax[batch.rows() + row];
         cells.blank[j] = load(row_at(j)[batch.blank]);
         if (has_label) cells.label[j] = load(row_at(j)[cells.label_class[j]]);
       }
-      cells.find_gradients(from_logits);
-      if (from_logits && batch.V < kRowLanes) {
-        gradient_short_rows<Real>(row_at, out_at, n, batch.V, batch.blank, cells);
-        continue;
-      }
+      cells.find_gradients();
+      if (are_short) gradient_short_rows<Real>(row_at, out_at, n, batch.V, batch.blank, cells);
       for (int j = 0; j < n; j++) {
         if (cells.is_untouched(j)) {
           std::fill_n(out_at(j), batch.V, none);
-        } else if (from_logits) {
+        } else if (cells.has_others(j)) {
+          if (are_short) continue;
           gradient_row<kStream, Real>(row_at(j), out_at(j), batch.V, batch.blank, j, cells);
         } else {
-          std::fill_n(out_at(j), batch.V, store<scalar_t>(acc_t(0) * cells.weight[j]));  // 0, or NaN
+          std::fill_n(out_at(j), batch.V, store<scalar_t>(acc_t(0) * cells.occupancy(j)));  // 0, or NaN
           out_at(j)[batch.blank] = store<scalar_t>(cells.blank[j]);
           if (cells.label_class[j] >= 0) out_at(j)[cells.label_class[j]] = store<scalar_t>(cells.label[j]);
         }
@@ -185,7 +194,7 @@ void score_backward_of(const ScoreBackwardParams& p, int64_t first, int64_t last
       constexpr bool kCanStream = std::is_same_v<scalar_t, float> && !std::is_same_v<Real, double>;
       // In place the line is in the cache already.
       const bool stream =
-          p.normalizer == Normalizer::kSoftmax && p.grad_x.data != p.x.data && p.batch.rows() * p.batch.V > kStreamFrom;
+          p.normalizer != Normalizer::kNone && p.grad_x.data != p.x.data && p.batch.rows() * p.batch.V > kStreamFrom;
       kCanStream&& stream ? score_backward_rows<kCanStream, Real, scalar_t>(p, first, last)
                           : score_backward_rows<false, Real, scalar_t>(p, first, last);
     }

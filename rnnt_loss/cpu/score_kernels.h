@@ -1,5 +1,5 @@
 // score, for one instruction set (see each_isa.h): a V-wide row becomes the values of the two arcs that leave its cell
-// (README, eq. 8).
+// (README, eq. 8, 11).
 
 #include "rows.h"
 
@@ -17,16 +17,16 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
       const int n = static_cast<int>(std::min<int64_t>(kRowLanes, std::min(end, cells) - u));
       acc_t largest[kRowLanes] = {}, rest[kRowLanes] = {}, blank[kRowLanes] = {}, label[kRowLanes] = {};
       const auto row_at = [&](int j) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u + j); };
-      if (p.normalizer == Normalizer::kSoftmax) {
+      if (p.normalizer != Normalizer::kNone) {
         if (batch.V < kRowLanes) {
-          short_rows_softmax<Real>(row_at, n, batch.V, largest, rest);
+          short_rows_softmax<Real>(row_at, n, batch.V, p.excluded(), largest, rest);
         } else {
-          auto next = row_largest<Real>(row_at(0), batch.V);
+          auto next = row_largest<Real>(row_at(0), batch.V, p.excluded());
           for (int j = 0; j < n; j++) {  // a row's sum needs its maximum: meanwhile, the next one's is found
             const auto own = next;
-            if (j + 1 < n) next = row_largest<Real>(row_at(j + 1), batch.V);
+            if (j + 1 < n) next = row_largest<Real>(row_at(j + 1), batch.V, p.excluded());
             largest[j] = own.value;
-            rest[j] = row_rest<Real>(row_at(j), batch.V, own);
+            rest[j] = row_rest<Real>(row_at(j), batch.V, p.excluded(), own);
           }
         }
       }
@@ -42,7 +42,10 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
       for (int j = 0; j < kRowLanes; j += Lanes<Real>::kWidth) {
         using L = Lanes<Real>;
         const Softmax<Real> row = {L::load(largest + j), L::load(rest + j)};
-        const Value<Real> by_blank = row.value(L::load(blank + j)), by_label = row.value(L::load(label + j));
+        const Real x = L::load(blank + j), y = L::load(label + j);
+        const bool is_hat = p.normalizer == Normalizer::kHat;
+        const Softmax<Real> choice = is_hat ? blank_or_label(x) : row;
+        const Value<Real> by_blank = choice.value(x), by_label = is_hat ? label_value(choice, row, y) : row.value(y);
         L::store(values[0] + j, by_blank.mantissa);
         L::store(values[1] + j, by_blank.exponent);
         L::store(values[2] + j, by_label.mantissa);

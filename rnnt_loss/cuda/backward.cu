@@ -43,9 +43,9 @@ void gradient(const PosteriorParams& flow, const ScoreBackwardParams& p, void* s
     using scalar_t = decltype(scalar);
     using acc_t = acc_of<scalar_t>;
     const RowBlocks blocks = RowBlocks::of(batch, lanes_for<scalar_t>(batch.V));
-    const auto kernel = p.normalizer == Normalizer::kSoftmax ? gradient_kernel<scalar_t, acc_t, true>
-                        : p.posteriors.wide                  ? gradient_kernel<scalar_t, double, false>
-                                                             : gradient_kernel<scalar_t, acc_t, false>;
+    const auto kernel = p.normalizer != Normalizer::kNone ? gradient_kernel<scalar_t, acc_t, true>
+                        : p.posteriors.wide               ? gradient_kernel<scalar_t, double, false>
+                                                          : gradient_kernel<scalar_t, acc_t, false>;
     launch(kernel, sweeps + blocks.count(), kThreads, stream, flow, p, blocks, sweeps);
   });
 }

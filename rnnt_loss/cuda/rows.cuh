@@ -49,12 +49,15 @@ __device__ bool is_aligned(const T* p, int bytes) {
   return reinterpret_cast<uintptr_t>(p) % static_cast<unsigned>(bytes) == 0;
 }
 
-// The piece at element k; where the row does not reach, `outside`.
+// Whether x is one of the n numbers from k on.
+__device__ inline bool is_among(int x, int k, int n) { return static_cast<unsigned>(x - k) < static_cast<unsigned>(n); }
+
+// The piece at element k; where the row does not reach, and for the class `excluded`, `outside`.
 template <typename scalar_t>
-__device__ Piece<scalar_t> load_piece(const scalar_t* row, int k, int V, scalar_t outside) {
+__device__ Piece<scalar_t> load_piece(const scalar_t* row, int k, int V, scalar_t outside, int excluded) {
   constexpr int kSize = Piece<scalar_t>::kSize;
   Piece<scalar_t> piece;
-  const bool is_inside = k >= 0 && k + kSize <= V;
+  const bool is_inside = k >= 0 && k + kSize <= V && !is_among(excluded, k, kSize);
   if (is_inside && is_aligned(row + k, 16)) {
     piece = *reinterpret_cast<const Piece<scalar_t>*>(row + k);
   } else if (is_inside && is_aligned(row + k, 4)) {
@@ -63,7 +66,7 @@ __device__ Piece<scalar_t> load_piece(const scalar_t* row, int k, int V, scalar_
   } else {
     scalar_t element[kSize];
 #pragma unroll
-    for (int i = 0; i < kSize; i++) element[i] = 0 <= k + i && k + i < V ? row[k + i] : outside;
+    for (int i = 0; i < kSize; i++) element[i] = 0 <= k + i && k + i < V && k + i != excluded ? row[k + i] : outside;
     memcpy(piece.word, element, sizeof element);
   }
   return piece;
@@ -92,14 +95,15 @@ __device__ bool are_whole(const scalar_t* row, int k, int step, int V) {
   return k >= 0 && k + (kVectors<scalar_t> - 1) * step + Piece<scalar_t>::kSize <= V && is_aligned(row + k, 16);
 }
 template <typename scalar_t>
-__device__ void load_pieces(Pieces<scalar_t>& pieces, const scalar_t* row, int k, int step, int V, scalar_t outside) {
-  if (are_whole(row, k, step, V)) {
+__device__ void load_pieces(Pieces<scalar_t>& pieces, const scalar_t* row, int k, int step, int V, scalar_t outside,
+                            int excluded) {
+  if (are_whole(row, k, step, V) && !is_among(excluded, k, kVectors<scalar_t> * step)) {
 #pragma unroll
     for (int i = 0; i < kVectors<scalar_t>; i++)
       pieces[i] = *reinterpret_cast<const Piece<scalar_t>*>(row + k + i * step);
   } else {
 #pragma unroll
-    for (int i = 0; i < kVectors<scalar_t>; i++) pieces[i] = load_piece(row, k + i * step, V, outside);
+    for (int i = 0; i < kVectors<scalar_t>; i++) pieces[i] = load_piece(row, k + i * step, V, outside, excluded);
   }
 }
 template <typename scalar_t>

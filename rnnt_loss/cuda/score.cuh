@@ -1,4 +1,4 @@
-// score: a V-wide row becomes the values of the two arcs that leave its cell (README, eq. 8).
+// score: a V-wide row becomes the values of the two arcs that leave its cell (README, eq. 8, 11).
 #pragma once
 
 #include "../core/core.h"
@@ -13,12 +13,12 @@ __device__ inline int64_t last_slot(const Batch& batch, int64_t u) {
   return batch.layout().slot(batch.layout().fronts - 1, u);
 }
 
-// The value of the arc of class `label`; NaN without one to be trusted.
-template <typename acc_t, typename scalar_t>
-__device__ Value<acc_t> arc_value(const Softmax<acc_t>& softmax, const scalar_t* row, int label) {
+// The value of the arc of class `label`, of its logit by value_of; NaN without one to be trusted.
+template <typename acc_t, typename scalar_t, typename ValueOf>
+__device__ Value<acc_t> arc_value(const scalar_t* row, int label, ValueOf value_of) {
   if (label == kNoLabel) return zero<acc_t>();
   if (label == kBadLabel) return {NAN, 0};
-  return softmax.value(load(row[label]));
+  return value_of(load(row[label]));
 }
 
 // A block's rows of logits.
@@ -27,7 +27,7 @@ __device__ void score_rows(const ScoreParams& p, const RowThread& at) {
   using acc_t = acc_of<scalar_t>;
   constexpr int kSize = Piece<scalar_t>::kSize;
   const Batch& batch = p.batch;
-  const int V = static_cast<int>(batch.V);
+  const int V = static_cast<int>(batch.V), excluded = static_cast<int>(p.excluded());
   const Utterance utterance = utterance_of(batch, at.b);
   const bool is_cell = at.exists && utterance.has(at.t, at.u);
   const scalar_t* row = at.template row_of<scalar_t>(p.x);
@@ -36,7 +36,7 @@ __device__ void score_rows(const ScoreParams& p, const RowThread& at) {
   if (is_cell) {
     at.template each_chunk<scalar_t>(0, V, [&](int k, int step) {
       Pieces<scalar_t> pieces;
-      load_pieces(pieces, row, k, step, V, store<scalar_t>(acc_t(-INFINITY)));
+      load_pieces(pieces, row, k, step, V, store<scalar_t>(acc_t(-INFINITY)), excluded);
       acc_t largest = sum.largest;
 #pragma unroll
       for (const auto& piece : pieces)
@@ -64,7 +64,11 @@ __device__ void score_rows(const ScoreParams& p, const RowThread& at) {
   if (at.t == 0) set(last_slot(batch, at.u), zero<acc_t>());
   if (!is_cell) return;
   const int label = first ? static_cast<int>(batch.blank) : label_of(batch, at.b, at.u, utterance.U);
-  set(at.slot(batch), arc_value(softmax, row, label));
+  set(at.slot(batch), arc_value<acc_t>(row, label, [&](acc_t x) {
+        if (p.normalizer != Normalizer::kHat) return softmax.value(x);
+        const Softmax<acc_t> choice = blank_or_label(load(row[batch.blank]));
+        return first ? choice.value(x) : label_value(choice, softmax, x);
+      }));
 }
 
 // A row of log-probabilities, by one thread.
@@ -77,9 +81,9 @@ __device__ void score_row(const ScoreParams& p, const RowThread& at) {
   if (at.t == 0) arcs[last_slot(batch, at.u)] = {zero<acc_t>(), zero<acc_t>()};
   if (!utterance.has(at.t, at.u)) return;
   const scalar_t* row = at.template row_of<scalar_t>(p.x);
-  const Softmax<acc_t> none = {0, 0};
-  arcs[at.slot(batch)] = {arc_value(none, row, static_cast<int>(batch.blank)),
-                          arc_value(none, row, label_of(batch, at.b, at.u, utterance.U))};
+  const auto value_of = [](acc_t x) { return Softmax<acc_t>{0, 0}.value(x); };
+  arcs[at.slot(batch)] = {arc_value<acc_t>(row, static_cast<int>(batch.blank), value_of),
+                          arc_value<acc_t>(row, label_of(batch, at.b, at.u, utterance.U), value_of)};
 }
 
 }  // namespace rnnt::cuda

@@ -1,5 +1,5 @@
-// score_backward: the posteriors of a cell's arcs become the gradient of its row (README, eq. 10). Every row of the
-// gradient is written, padding with zeros.
+// score_backward: the posteriors of a cell's arcs become the gradient of its row (README, eq. 10, 12, 13). Every row of
+// the gradient is written, padding with zeros.
 #pragma once
 
 #include "../core/core.h"
@@ -27,11 +27,12 @@ struct GradientRow {
     if (utterance.has(at.t, at.u)) {
       const Posteriors<acc_t> posteriors = slots_of<Posteriors, acc_t>(p.posteriors, at.b)[at.slot(batch)];
       cell.blank = static_cast<int>(batch.blank), cell.label = label_of(batch, at.b, at.u, utterance.U);
-      cell.blank_posterior = posteriors.blank, cell.label_posterior = posteriors.label;
-      cell.weight = posteriors.blank + posteriors.label;
+      cell.blank_posterior = posteriors.blank;
+      cell.label_posterior = static_cast<acc_t>(p.label_weight) * posteriors.label;
+      cell.occupancy = cell.blank_posterior + cell.label_posterior;
       cell.bound = static_cast<acc_t>(p.clamp), cell.upstream = static_cast<acc_t>(p.grad_loss.at(at.b));
     }
-    is_untouched = cell.weight == 0 && !is_nan;
+    is_untouched = cell.occupancy == 0 && !is_nan;
   }
 
   // Whether this thread is the one that writes class k.
@@ -49,7 +50,7 @@ struct GradientRow {
   __device__ void fill(int64_t V) const {
     typename Piece<scalar_t>::acc_t x[Piece<scalar_t>::kSize];
 #pragma unroll
-    for (auto& value : x) value = is_nan || cell.weight != cell.weight ? NAN : 0;
+    for (auto& value : x) value = is_nan || cell.occupancy != cell.occupancy ? NAN : 0;
     Pieces<scalar_t> pieces;
 #pragma unroll
     for (auto& piece : pieces) piece.set(x);
@@ -63,44 +64,57 @@ __device__ void logits_gradient(const ScoreBackwardParams& p, const RowThread& a
   using acc_t = acc_of<scalar_t>;
   const Batch& batch = p.batch;
   GradientRow<scalar_t, acc_t> gradient(p, at, utterance);
-  if (gradient.is_untouched || gradient.is_nan) return gradient.fill(batch.V);
-  Cell<acc_t>& cell = gradient.cell;
-  const acc_t* softmax = static_cast<const acc_t*>(p.softmax);
-  cell.largest = softmax[at.row], cell.rest = softmax[batch.rows() + at.row];
-  cell.weight /= 1 + cell.rest;
+  const Cell<acc_t>& cell = gradient.cell;
+  const bool is_read = !gradient.is_untouched && !gradient.is_nan, is_hat = p.normalizer == Normalizer::kHat;
+  // HAT's blank has no part in the softmax: only the label's posterior comes to the other classes.
+  const bool has_others = is_read && !(is_hat && cell.label_posterior == 0);
+  Softmax<acc_t> softmax = {};
+  if (has_others) {
+    const acc_t* kept = static_cast<const acc_t*>(p.softmax);
+    softmax = {kept[at.row], kept[batch.rows() + at.row]};
+  }
 
   // The arcs' classes, before their thread overwrites them.
   const scalar_t* row = at.template row_of<scalar_t>(p.x);
-  const bool owns_blank = gradient.owns(cell.blank), owns_label = gradient.owns(cell.label);
-  const auto of_arc = [&](int k, acc_t own, acc_t other) {
-    const acc_t x = load(row[k]);
-    const acc_t g = arc_gradient(exponential(x, cell.largest), x == cell.largest, cell.rest, own, other);
+  const bool owns_blank = is_read && gradient.owns(cell.blank), owns_label = has_others && gradient.owns(cell.label);
+  const auto of_arc = [&](acc_t x, Softmax<acc_t> among, acc_t own, acc_t other) {
+    const acc_t g = arc_gradient(exponential(x, among.maximum), x == among.maximum, among.rest, own, other);
     return store<scalar_t>(finished(g, cell.bound, cell.upstream));
   };
+  const acc_t other = is_hat ? acc_t(0) : cell.blank_posterior;
   scalar_t blank = {}, label = {};
-  if (owns_blank) blank = of_arc(cell.blank, cell.blank_posterior, cell.label_posterior);
-  if (owns_label) label = of_arc(cell.label, cell.label_posterior, cell.blank_posterior);
+  if (owns_blank) {
+    const acc_t x = load(row[cell.blank]);
+    blank = of_arc(x, is_hat ? blank_or_label(x) : softmax, cell.blank_posterior, cell.label_posterior);
+  }
+  if (owns_label) label = of_arc(load(row[cell.label]), softmax, cell.label_posterior, other);
+  if (!has_others) {
+    gradient.fill(batch.V);
+    if (owns_blank) gradient.out[cell.blank] = blank;
+    return;
+  }
 
+  const acc_t weight = (cell.label_posterior + other) / (1 + softmax.rest);
   const int V = static_cast<int>(batch.V);
   const auto write = [&](auto gradient_of) {
     gradient.each_chunk(V, [&](int k, int step) {
       Pieces<scalar_t> pieces;
-      load_pieces(pieces, row, k, step, V, scalar_t{});
+      load_pieces(pieces, row, k, step, V, scalar_t{}, -1);
 #pragma unroll
       for (auto& piece : pieces) {
         acc_t g[Piece<scalar_t>::kSize];
 #pragma unroll
-        for (int j = 0; j < Piece<scalar_t>::kSize; j++) g[j] = gradient_of(exponential(piece.at(j), cell.largest));
+        for (int j = 0; j < Piece<scalar_t>::kSize; j++) g[j] = gradient_of(exponential(piece.at(j), softmax.maximum));
         piece.set(g);
       }
       store_pieces(gradient.out, k, step, V, pieces);
     });
   };
   if (cell.bound == acc_t(INFINITY)) {
-    const acc_t factor = cell.weight * cell.upstream;
+    const acc_t factor = weight * cell.upstream;
     write([&](acc_t term) { return term * factor; });
   } else {
-    write([&](acc_t term) { return finished(term * cell.weight, cell.bound, cell.upstream); });
+    write([&](acc_t term) { return finished(term * weight, cell.bound, cell.upstream); });
   }
   if (owns_blank) gradient.out[cell.blank] = blank;
   if (owns_label) gradient.out[cell.label] = label;

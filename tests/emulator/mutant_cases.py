@@ -52,8 +52,10 @@ class Case:
     @cached_property
     def truth(self) -> tuple[Twin, Twin]:
         """In float64, and as it is computed."""
-        topology = self.keywords.get("topology", "standard")
-        return tuple(Twin(self.batch, self.from_logits, topology, dtype) for dtype in (DOUBLE, self.upstream.dtype))
+        options = {k: v for k, v in self.keywords.items() if k in ("topology", "normalizer", "fastemit_lambda")}
+        return tuple(
+            Twin(self.batch, self.from_logits, dtype=dtype, **options) for dtype in (DOUBLE, self.upstream.dtype)
+        )
 
     def gradient(self, twin: Twin) -> torch.Tensor:
         bound, upstream = self.keywords.get("clamp", INF), self.upstream[:, None, None, None]
@@ -145,6 +147,12 @@ def full(batch: Batch) -> Batch:
     return batch._replace(input_lengths=torch.full((B,), T), label_lengths=torch.full((B,), W - 1))
 
 
+def nothing_but_blank_at_the_end(batch: Batch) -> Batch:
+    """All classes but blank are -inf where no label is left."""
+    batch = full(batch)
+    return edit(batch, -INF, (..., -1, slice(0, batch.blank)))
+
+
 def nan_on_no_path(batch: Batch) -> Batch:
     """On an arc after which there are too few frames for the labels."""
     return edit(batch, NAN, (0, -1, 0, batch.blank))
@@ -173,6 +181,16 @@ CASES = [
     Case("in place", (3, 5, 4, 15), BFLOAT, keywords={"inplace_grad": True}),
     Case("in place, long rows", (2, 3, 2, 301), keywords={"inplace_grad": True}),
     Case("clamped", (3, 5, 3, 9), keywords={"clamp": 0.1}),
+    Case("FastEmit", (3, 5, 3, 9), keywords={"fastemit_lambda": 0.5}),
+    Case("HAT", (3, 5, 3, 9), keywords={"normalizer": "hat"}),
+    Case("HAT, long rows", (2, 3, 2, 301), keywords={"normalizer": "hat"}),
+    Case(
+        "HAT, a choice of one",
+        (2, 3, 2, 2),
+        DOUBLE,
+        change=nothing_but_blank_at_the_end,
+        keywords={"normalizer": "hat"},
+    ),
     Case("masked", (2, 4, 3, 150), change=two_classes_left),
     Case("no path", (2, 4, 3, 9), change=no_path_in_the_first),
     Case("not a number", (2, 45, 40, 9), change=nan_on_no_path, keywords={"topology": "modified"}),

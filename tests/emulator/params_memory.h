@@ -83,12 +83,12 @@ inline void declare_score(Memory& memory, const ScoreParams& p) {
   declare_numbers(memory, "softmax", p.softmax, 2 * p.batch.rows(), p.arcs.wide, Use::kOutput);
 }
 inline void declare_score_backward(Memory& memory, const ScoreBackwardParams& p) {
-  const bool is_softmax = p.normalizer == Normalizer::kSoftmax, in_place = p.x.data == p.grad_x.data;
+  const bool reads_x = p.normalizer != Normalizer::kNone, in_place = p.x.data == p.grad_x.data;
   declare_batch(memory, p.batch);
-  if (is_softmax && !in_place) declare_rows(memory, "x", p.batch, p.x, Use::kInput);
-  if (is_softmax) declare_numbers(memory, "softmax", p.softmax, 2 * p.batch.rows(), p.posteriors.wide, Use::kInput);
+  if (reads_x && !in_place) declare_rows(memory, "x", p.batch, p.x, Use::kInput);
+  if (reads_x) declare_numbers(memory, "softmax", p.softmax, 2 * p.batch.rows(), p.posteriors.wide, Use::kInput);
   declare_numbers(memory, "grad_loss", p.grad_loss.data, p.batch.B, p.grad_loss.wide, Use::kInput);
-  declare_rows(memory, "grad_x", p.batch, p.grad_x, is_softmax && in_place ? Use::kInPlace : Use::kOutput);
+  declare_rows(memory, "grad_x", p.batch, p.grad_x, reads_x && in_place ? Use::kInPlace : Use::kOutput);
 }
 
 // Likewise the sweeps.

@@ -17,21 +17,24 @@ def _slots(x, topology):
 
 
 @torch.library.register_fake(add_op_namespace_prefix("loss_forward"))
-def _(x, labels, input_lengths, label_lengths, blank, from_logits, topology, clamp, inplace_grad, keep, validate):
+def _(x, labels, input_lengths, label_lengths, blank, normalizer, topology, clamp, fastemit_lambda, inplace_grad,
+      keep, validate):  # fmt: skip
     B, T, U1, _ = x.shape
     acc_type = _acc_type(x)
-    softmax = x.new_empty((2, B, T, U1) if keep and from_logits else (0,), dtype=acc_type)
+    softmax = x.new_empty((2, B, T, U1) if keep and normalizer != "none" else (0,), dtype=acc_type)
     shares = x.new_empty((B, _slots(x, topology) if keep else 0), dtype=acc_type)
     return x.new_empty(B, dtype=acc_type), softmax, shares
 
 
 @torch.library.register_fake(add_op_namespace_prefix("loss_backward"))
-def _(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits, topology, clamp):
+def _(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, normalizer, topology, clamp,
+      fastemit_lambda):  # fmt: skip
     return x.new_empty(x.shape)
 
 
 @torch.library.register_fake(add_op_namespace_prefix("loss_backward_"))
-def _(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits, topology, clamp):
+def _(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, normalizer, topology, clamp,
+      fastemit_lambda):  # fmt: skip
     return None
 
 
@@ -59,15 +62,15 @@ def _save_loss(ctx, inputs, output):
 
 def _loss_gradient(ctx, grad_loss, *_):
     if grad_loss is None:
-        return (None,) * 11
+        return (None,) * 12
     x, *kept = ctx.saved_tensors
     if not ctx.inplace_grad:
-        return (ops.loss_backward(grad_loss, x, *kept, *ctx.options), *[None] * 10)
+        return (ops.loss_backward(grad_loss, x, *kept, *ctx.options), *[None] * 11)
     x = x.detach()
     ops.loss_backward_(grad_loss, x, *kept, *ctx.options)
     # What else was saved of the logits, here for a second backward too, has to be found out of date.
     torch.autograd.graph.increment_version(x)
-    return (x, *[None] * 10)
+    return (x, *[None] * 11)
 
 
 def _save_rnnt(ctx, inputs, output):
@@ -95,19 +98,19 @@ torch.library.register_autograd(add_op_namespace_prefix("rnnt_backward"), _no_do
 
 
 @torch.library.register_fake(add_op_namespace_prefix("score"))
-def _(x, labels, input_lengths, label_lengths, blank, from_logits, validate):
+def _(x, labels, input_lengths, label_lengths, blank, normalizer, validate):
     B, T, U1, _ = x.shape
     scores = x.new_empty((2, B, T, U1), dtype=_acc_type(x))
-    return scores, scores.new_empty((2, B, T, U1) if from_logits else (0,))
+    return scores, scores.new_empty((2, B, T, U1) if normalizer != "none" else (0,))
 
 
 @torch.library.register_fake(add_op_namespace_prefix("score_backward"))
-def _(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, from_logits, clamp):
+def _(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer, clamp):
     return x.new_empty(x.shape)
 
 
 @torch.library.register_fake(add_op_namespace_prefix("score_backward_out"))
-def _(grad_x, grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, from_logits, clamp):
+def _(grad_x, grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer, clamp):
     return None
 
 

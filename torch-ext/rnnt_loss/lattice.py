@@ -40,7 +40,7 @@ class Rows(NamedTuple):
     input_lengths: Tensor
     label_lengths: Tensor
     blank: int
-    from_logits: bool = True
+    normalizer: str = "softmax"
     extra: Sequence[int] = ()
     tail: int = 0
     clamp: Optional[float] = None
@@ -73,7 +73,7 @@ class LatticeLoss(torch.autograd.Function):
     def forward(ctx, x, rows, arcs, compose, clamped, keep, *inputs):
         V = x.shape[3] - rows.tail
         ids = rows.labels, rows.input_lengths, rows.label_lengths
-        scores, softmax = ops.score(x[..., :V], *ids, rows.blank, rows.from_logits, rows.validate)
+        scores, softmax = ops.score(x[..., :V], *ids, rows.blank, rows.normalizer, rows.validate)
         tensors = [scores]
         if rows.extra:
             logits = x[..., list(rows.extra)].movedim(-1, 0).to(scores.dtype)
@@ -134,7 +134,7 @@ def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra) -> No
         if rows.clamp is not None:
             of_classes = of_classes.clamp(-rows.clamp, rows.clamp)
     ops.score_backward_out(grad_x, grad_loss, x, rows.labels, rows.input_lengths, rows.label_lengths, softmax,
-                           posteriors, rows.blank, rows.from_logits, rows.clamp)  # fmt: skip
+                           posteriors, rows.blank, rows.normalizer, rows.clamp)  # fmt: skip
     if extra is not None:
         grad_x[..., classes] = (of_classes * grad_loss[:, None, None]).movedim(0, -1).to(grad_x.dtype)
 

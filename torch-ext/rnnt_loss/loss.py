@@ -13,6 +13,7 @@ from .lattice import ARCS, Rows, lattice_loss, reduced, transducer_arcs
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _REDUCTIONS = ("none", "sum", "mean", "mean_volume")
 _TOPOLOGIES = tuple(ARCS)
+_NORMALIZERS = ("softmax", "hat", "none")
 
 
 def rnnt_loss(
@@ -24,6 +25,8 @@ def rnnt_loss(
     reduction: str = "mean",
     *,
     clamp: Optional[float] = None,
+    fastemit_lambda: float = 0.0,
+    scale_loss: bool = False,
     zero_infinity: bool = False,
     topology: str = "standard",
     sigma: float = 0.0,
@@ -49,6 +52,10 @@ def rnnt_loss(
             label_lengths, at least 1).
         clamp: bound, > 0, of d loss_b / d log_probs, applied before the upstream gradient of loss_b (the factor of
             the reduction included) is multiplied in. None: no bound.
+        fastemit_lambda: FastEmit, finite and >= 0: in the gradient, and there alone, the posteriors of label arcs
+            count 1 + fastemit_lambda times, before the clamp. It makes labels come early.
+        scale_loss: the value is (1 + fastemit_lambda) loss_b, as some libraries have it; the gradient stays what it
+            is without.
         zero_infinity: count a loss of +inf as 0, with gradient 0. NaN stays.
         topology: "standard"; "modified": one label per frame, label u moves from (t, u) to (t + 1, u + 1);
             "constrained": as modified, and the label arc also scores blank at (t, u + 1).
@@ -76,9 +83,10 @@ def rnnt_loss(
         RuntimeError: a checked length or label is out of range; a second derivative is asked for.
 
     Source: Graves, Sequence Transduction with Recurrent Neural Networks, 2012; one label per frame: Tripathi et al.,
-    Monotonic Recurrent Neural Network Transducer and Decoding Strategies, 2019; constrained: k2; delay_penalty: Kang et
-    al., Delay-penalized Transducer for Low-latency Streaming ASR, 2022; windows: Mahadeokar et al., Alignment
-    Restricted Streaming Recurrent Neural Network Transducer, 2021; sigma: Xu et al., Multi-blank Transducers, 2022.
+    Monotonic Recurrent Neural Network Transducer and Decoding Strategies, 2019; constrained: k2; FastEmit: Yu et al.,
+    FastEmit: Low-latency Streaming ASR with Sequence-level Emission Regularization, 2020; delay_penalty: Kang et al.,
+    Delay-penalized Transducer for Low-latency Streaming ASR, 2022; windows: Mahadeokar et al., Alignment Restricted
+    Streaming Recurrent Neural Network Transducer, 2021; sigma: Xu et al., Multi-blank Transducers, 2022.
 
     Example:
         >>> logits = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
@@ -86,9 +94,10 @@ def rnnt_loss(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> rnnt_loss(logits.log_softmax(-1), labels, *lengths).backward()
     """
-    return _loss("log_probs", log_probs, labels, input_lengths, label_lengths, blank, reduction, clamp=clamp,
-                 zero_infinity=zero_infinity, topology=topology, sigma=sigma, delay_penalty=delay_penalty,
-                 windows=windows, blank_bias=blank_bias, label_bias=label_bias, validate=validate)  # fmt: skip
+    return _loss("log_probs", log_probs, labels, input_lengths, label_lengths, blank, reduction, normalizer="none",
+                 clamp=clamp, fastemit_lambda=fastemit_lambda, scale_loss=scale_loss, zero_infinity=zero_infinity,
+                 topology=topology, sigma=sigma, delay_penalty=delay_penalty, windows=windows, blank_bias=blank_bias,
+                 label_bias=label_bias, validate=validate)  # fmt: skip
 
 
 def rnnt_loss_from_logits(
@@ -99,7 +108,10 @@ def rnnt_loss_from_logits(
     blank: int = 0,
     reduction: str = "mean",
     *,
+    normalizer: str = "softmax",
     clamp: Optional[float] = None,
+    fastemit_lambda: float = 0.0,
+    scale_loss: bool = False,
     zero_infinity: bool = False,
     topology: str = "standard",
     sigma: float = 0.0,
@@ -110,33 +122,37 @@ def rnnt_loss_from_logits(
     inplace_grad: bool = False,
     validate: Optional[bool] = None,
 ) -> Tensor:
-    r"""RNN-transducer loss of logits, with the softmax fused.
+    r"""RNN-transducer loss of logits, with the softmax fused, or HAT's normalization.
 
     rnnt_loss_from_logits(logits, ...) = rnnt_loss(log_softmax(logits, -1), ...), without the log-probabilities ever
     being built: logits are read once in forward, read once and their gradient written once in backward. Without a
-    gradient to come, nothing V wide is allocated at all.
+    gradient to come, nothing V wide is allocated at all. In place of the softmax over all classes, HAT decides
+    between blank and a label first: with b the blank's logit, log p(blank) = log sigmoid(b), and
+    log p(k) = log(1 - sigmoid(b)) + log_softmax(logits of all classes but blank)_k for the others.
 
     Args:
         logits: [B, T, U + 1, V], float32, float64, float16 or bfloat16, any strides (copied only if the elements of
             a row are not contiguous). -inf is an ordinary value.
+        normalizer: how a row becomes log-probabilities: "softmax", "hat", or "none" if it holds them already.
         clamp: bound of d loss_b / d logits, as in `rnnt_loss`.
         inplace_grad: in backward, write the gradient over the logits: no second V-wide tensor exists. The logits must
             not be a leaf, expanded or overlapping, and nothing may read them after backward began; autograd tells if
             a saved tensor would.
-        labels, input_lengths, label_lengths, blank, reduction, zero_infinity, topology, sigma, delay_penalty, windows,
-            blank_bias, label_bias, validate: as in `rnnt_loss`.
+        labels, input_lengths, label_lengths, blank, reduction, fastemit_lambda, scale_loss, zero_infinity, topology,
+            sigma, delay_penalty, windows, blank_bias, label_bias, validate: as in `rnnt_loss`.
 
     Returns:
-        The loss in nats, as `rnnt_loss`. Each row of its gradient sums to 0.
+        The loss in nats, as `rnnt_loss`. Each row of a softmax's gradient sums to 0, of HAT's without the blank.
 
     Edges: as `rnnt_loss`; NaN or +inf anywhere in a row of an utterance, or a row that is all -inf, makes that
-    utterance's loss and gradient NaN.
+    utterance's loss and gradient NaN. HAT takes the classes but blank for such a row of their own, that counts where a
+    label is left to come (u < U_b); where none is, only the blank's logit counts.
 
     Raises: as `rnnt_loss`.
 
     Source: Graves 2012; the fused softmax: Bagby et al., Efficient Implementation of Recurrent Neural Network
     Transducer in Tensorflow, 2018; Li et al., Improving RNN Transducer Modeling for End-to-End Speech Recognition,
-    2019.
+    2019; HAT: Variani et al., Hybrid Autoregressive Transducer (HAT), 2020.
 
     Example:
         >>> logits = torch.randn(2, 50, 11, 30, requires_grad=True)          # [B, T, U + 1, V]
@@ -144,10 +160,10 @@ def rnnt_loss_from_logits(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> rnnt_loss_from_logits(logits, labels, *lengths).backward()
     """
-    return _loss("logits", logits, labels, input_lengths, label_lengths, blank, reduction, clamp=clamp,
-                 zero_infinity=zero_infinity, topology=topology, sigma=sigma, delay_penalty=delay_penalty,
-                 windows=windows, blank_bias=blank_bias, label_bias=label_bias, validate=validate,
-                 inplace_grad=inplace_grad)  # fmt: skip
+    return _loss("logits", logits, labels, input_lengths, label_lengths, blank, reduction, normalizer=normalizer,
+                 clamp=clamp, fastemit_lambda=fastemit_lambda, scale_loss=scale_loss, zero_infinity=zero_infinity,
+                 topology=topology, sigma=sigma, delay_penalty=delay_penalty, windows=windows, blank_bias=blank_bias,
+                 label_bias=label_bias, validate=validate, inplace_grad=inplace_grad)  # fmt: skip
 
 
 class RNNTLoss(torch.nn.Module):
@@ -166,7 +182,10 @@ class RNNTLoss(torch.nn.Module):
         reduction: str = "mean",
         from_logits: bool = False,
         *,
+        normalizer: str = "softmax",
         clamp: Optional[float] = None,
+        fastemit_lambda: float = 0.0,
+        scale_loss: bool = False,
         zero_infinity: bool = False,
         topology: str = "standard",
         sigma: float = 0.0,
@@ -175,13 +194,18 @@ class RNNTLoss(torch.nn.Module):
     ):
         super().__init__()
         _check_options(
-            reduction, clamp, topology, from_logits=from_logits, zero_infinity=zero_infinity, validate=validate
-        )
+            reduction, normalizer, clamp, fastemit_lambda, topology, from_logits=from_logits, scale_loss=scale_loss,
+            zero_infinity=zero_infinity, validate=validate)  # fmt: skip
+        if normalizer == "hat" and not from_logits:
+            raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
         _number("sigma", sigma), _number("delay_penalty", delay_penalty)
         self.blank = blank
         self.reduction = reduction
         self.from_logits = from_logits
+        self.normalizer = normalizer
         self.clamp = clamp
+        self.fastemit_lambda = fastemit_lambda
+        self.scale_loss = scale_loss
         self.zero_infinity = zero_infinity
         self.topology = topology
         self.sigma = sigma
@@ -200,24 +224,26 @@ class RNNTLoss(torch.nn.Module):
         label_bias: Optional[Tensor] = None,
     ) -> Tensor:
         """x: [B, T, U + 1, V], logits if from_logits, else log-probabilities; the rest as in `rnnt_loss`."""
-        function = rnnt_loss_from_logits if self.from_logits else rnnt_loss
-        return function(x, labels, input_lengths, label_lengths, self.blank, self.reduction, clamp=self.clamp,
-                        zero_infinity=self.zero_infinity, topology=self.topology, sigma=self.sigma,
-                        delay_penalty=self.delay_penalty, windows=windows, blank_bias=blank_bias,
-                        label_bias=label_bias, validate=self.validate)  # fmt: skip
+        name, normalizer = ("logits", self.normalizer) if self.from_logits else ("log_probs", "none")
+        return _loss(name, x, labels, input_lengths, label_lengths, self.blank, self.reduction, normalizer=normalizer,
+                     clamp=self.clamp, fastemit_lambda=self.fastemit_lambda, scale_loss=self.scale_loss,
+                     zero_infinity=self.zero_infinity, topology=self.topology, sigma=self.sigma,
+                     delay_penalty=self.delay_penalty, windows=windows, blank_bias=blank_bias, label_bias=label_bias,
+                     validate=self.validate)  # fmt: skip
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name in self._OPTIONS)
 
-    _OPTIONS = ("blank", "reduction", "from_logits", "clamp", "zero_infinity", "topology", "sigma", "delay_penalty",
-                "validate")  # fmt: skip
+    _OPTIONS = ("blank", "reduction", "from_logits", "normalizer", "clamp", "fastemit_lambda", "scale_loss",
+                "zero_infinity", "topology", "sigma", "delay_penalty", "validate")  # fmt: skip
 
 
-def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, sigma,
-          delay_penalty, windows, blank_bias, label_bias, validate, inplace_grad=False):  # fmt: skip
+def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, normalizer, clamp, fastemit_lambda,
+          scale_loss, zero_infinity, topology, sigma, delay_penalty, windows, blank_bias, label_bias, validate,
+          inplace_grad=False):  # fmt: skip
     _check_options(
-        reduction, clamp, topology, zero_infinity=zero_infinity, validate=validate, inplace_grad=inplace_grad
-    )
+        reduction, normalizer, clamp, fastemit_lambda, topology, scale_loss=scale_loss, zero_infinity=zero_infinity,
+        validate=validate, inplace_grad=inplace_grad)  # fmt: skip
     _check_tensors(name, x, labels, input_lengths, label_lengths)
     _check_variant(x, labels, windows, blank_bias, label_bias)
     blank = _class_of(blank, x.shape[3])
@@ -226,33 +252,40 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, cl
     keep = torch.is_grad_enabled() and x.requires_grad
     if inplace_grad and keep:
         _check_overwritable(name, x)
-    clamp, from_logits = clamp and float(clamp), name == "logits"
+    clamp, fastemit_lambda = clamp and float(clamp), float(fastemit_lambda)
     variant = {"sigma": _number("sigma", sigma), "delay_penalty": _number("delay_penalty", delay_penalty)}
     if topology != "constrained" and not any(variant.values()) and windows is blank_bias is label_bias is None:
-        loss, _, _ = ops.loss_forward(x, labels, input_lengths, label_lengths, blank, from_logits, topology, clamp,
-                                      inplace_grad, keep, bool(validate))  # fmt: skip
+        loss, _, _ = ops.loss_forward(x, labels, input_lengths, label_lengths, blank, normalizer, topology, clamp,
+                                      fastemit_lambda, inplace_grad, keep, bool(validate))  # fmt: skip
     else:
-        biases = {
-            key: bias for key, bias in (("blank_bias", blank_bias), ("label_bias", label_bias)) if bias is not None
-        }
+        given = {"blank_bias": blank_bias, "label_bias": label_bias}
+        biases = {key: bias for key, bias in given.items() if bias is not None}
 
         def compose(scores, *values):
-            return transducer_arcs(scores, input_lengths, topology, windows=windows, **variant,
-                                   **dict(zip(biases, values)))  # fmt: skip
+            return transducer_arcs(scores, input_lengths, topology, fastemit_lambda=fastemit_lambda, windows=windows,
+                                   **variant, **dict(zip(biases, values)))  # fmt: skip
 
         if x.shape[3] > 1 and x.stride(3) != 1:
             x = x.contiguous()
-        rows = Rows(labels, input_lengths, label_lengths, blank, from_logits, clamp=clamp, inplace_grad=inplace_grad,
+        rows = Rows(labels, input_lengths, label_lengths, blank, normalizer, clamp=clamp, inplace_grad=inplace_grad,
                     validate=bool(validate))  # fmt: skip
         loss = lattice_loss(x, rows, ARCS[topology], compose, *biases.values())
+    if scale_loss and fastemit_lambda:
+        loss = loss + fastemit_lambda * loss.detach()  # of the value alone
     return reduced(loss, label_lengths, reduction, zero_infinity)
 
 
-def _check_options(reduction, clamp, topology, **flags) -> None:
+def _check_options(reduction, normalizer, clamp, fastemit_lambda, topology, **flags) -> None:
     if reduction not in _REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
     if topology not in _TOPOLOGIES:
         raise ValueError(f"topology must be one of {', '.join(_TOPOLOGIES)}, got {topology!r}")
+    if normalizer not in _NORMALIZERS:
+        raise ValueError(f"normalizer must be one of {', '.join(_NORMALIZERS)}, got {normalizer!r}")
+    if isinstance(fastemit_lambda, bool) or not isinstance(fastemit_lambda, (int, float)):
+        raise TypeError(f"fastemit_lambda must be a finite float >= 0, got {type(fastemit_lambda).__name__}")
+    if not 0 <= fastemit_lambda < math.inf:
+        raise ValueError(f"fastemit_lambda must be a finite float >= 0, got {fastemit_lambda!r}")
     if clamp is not None:
         if isinstance(clamp, bool) or not isinstance(clamp, (int, float)):
             raise TypeError(f"clamp must be None or a float > 0, got {type(clamp).__name__}")
@@ -307,7 +340,7 @@ def _check_variant(x, labels, windows, blank_bias, label_bias) -> None:
 def _number(name, value, least=-math.inf) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a float, got {type(value).__name__}")
-    if not (math.isfinite(value) and value >= least):
+    if not (-math.inf < value < math.inf and value >= least):
         at_least = f" and at least {least:g}" if least > -math.inf else ""
         raise ValueError(f"{name} must be finite{at_least}, got {value!r}")
     return float(value)

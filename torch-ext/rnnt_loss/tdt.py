@@ -225,9 +225,9 @@ class _Options:
     """What the losses of this file have in common."""
 
     def __init__(self, reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma):
-        _check_options(reduction, clamp, "standard", zero_infinity=zero_infinity, inplace_grad=inplace_grad,
-                       validate=validate, scale_loss=scale_loss)  # fmt: skip
-        self.fastemit_lambda = _number("fastemit_lambda", fastemit_lambda, 0.0)
+        _check_options(reduction, "softmax", clamp, fastemit_lambda, "standard", zero_infinity=zero_infinity,
+                       inplace_grad=inplace_grad, validate=validate, scale_loss=scale_loss)  # fmt: skip
+        self.fastemit_lambda = float(fastemit_lambda)
         self.sigma = _number("sigma", sigma)
         self.reduction, self.scale_loss, self.zero_infinity = reduction, scale_loss, zero_infinity
         self.kept = {"clamp": clamp and float(clamp), "inplace_grad": inplace_grad, "validate": bool(validate)}
@@ -237,7 +237,7 @@ class _Options:
             _check_overwritable(name, x)
         if x.shape[3] > 1 and x.stride(3) != 1:
             raise ValueError(f"{name} must have contiguous rows, got strides {list(x.stride())}")
-        return Rows(labels, input_lengths, label_lengths, _class_of(blank, x.shape[3] - tail), True, extra, tail,
+        return Rows(labels, input_lengths, label_lengths, _class_of(blank, x.shape[3] - tail), "softmax", extra, tail,
                     **self.kept)  # fmt: skip
 
     def emphasised(self, label_scores: Tensor) -> Tensor:

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -71,6 +72,19 @@ inline void check_labels(const Batch& batch, const Integers& labels, const Integ
   }
 }
 
+// Where the rows of a packed batch lie, for the CPU's kernels. out may be null. Returns how many there are.
+inline int64_t find_packed_rows(int64_t B, const Integers& input_lengths, const Integers& label_lengths,
+                                PackedRows* out) {
+  int64_t first = 0;
+  for (int64_t b = 0; b < B; b++) {
+    const int64_t in_frame = label_lengths[b] + 1;
+    if (out) out[b] = {first, in_frame};
+    first += input_lengths[b] * in_frame;
+  }
+  if (out) out[B] = {first, 0};
+  return first;
+}
+
 inline Tensor new_tensor(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType dtype) {
   return torch::stable::new_empty(like, sizes, dtype);
 }
@@ -92,6 +106,7 @@ inline Dtype dtype_of(const Tensor& x) {
 }
 
 inline Rows rows_of(const Tensor& x) {
+  if (x.dim() == 2) return {const_cast<void*>(x.const_data_ptr()), dtype_of(x), 0, 0, x.stride(0)};
   return {const_cast<void*>(x.const_data_ptr()), dtype_of(x), x.stride(0), x.stride(1), x.stride(2)};
 }
 
@@ -112,22 +127,31 @@ enum class Side { kHost, kDevice };
 // The tensors of one call, owned as long as the kernels run, and what the kernels are told of them.
 struct Call {
   Tensor x, labels, input_lengths, label_lengths;
+  std::optional<Tensor> packed;  // [B + 1, 2], what batch.packed points to; on a device, the kernels' to find
   Batch batch;
 
-  // name: what the op calls its scores
+  // name: what the op calls its scores. max_input_length: of an op that takes them packed, [rows, V], too; T, then
   Call(Side side, const char* name, const Tensor& scores, const Tensor& y, const Tensor& T, const Tensor& U,
-       int64_t blank, Topology topology, bool validate = false)
+       int64_t blank, Topology topology, bool validate = false, std::optional<int64_t> max_input_length = {})
       : x(scores), labels(y), input_lengths(T), label_lengths(U) {
-    check(x.dim() == 4 && x.size(2) >= 1, name, " must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
+    const bool is_packed = max_input_length && x.dim() == 2;
+    check(is_packed || (x.dim() == 4 && x.size(2) >= 1), name, " must have shape [B, T, U + 1, V]",
+          max_input_length ? " or, packed, [rows, V]" : "", ", got ", text_of(x.sizes()));
     check_type(name, x, {ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16});
-    const int64_t V = x.size(3);
+    const int64_t V = x.size(x.dim() - 1);
     check(V < kLongestRow, name, " must have less than ", kLongestRow, " classes, got ", V);
     check(-V <= blank && blank < V, "blank must be in [", -V, ", ", V, "), got ", blank);
-    batch = {x.size(0), x.size(1), x.size(2), V, {}, {}, {}, blank < 0 ? blank + V : blank, topology};
+    batch = {0, 0, 0, V, {}, {}, {}, blank < 0 ? blank + V : blank, topology};
+    if (is_packed)
+      take_packed_sizes(*max_input_length);
+    else
+      batch.B = x.size(0), batch.T = x.size(1), batch.U1 = x.size(2);
     take_ids(side, validate);
+    check(batch.packed_rows <= batch.rows(), "logits must have at most B max_input_length (U + 1) = ", batch.rows(),
+          " rows, got ", batch.packed_rows);
     if (side == Side::kHost) cpu::instruction_set();  // may throw: on another thread its message would be lost
     // The kernels want the elements of a row side by side; rows may lie anywhere.
-    if (batch.V > 1 && x.stride(3) != 1) x = torch::stable::contiguous(x);
+    if (batch.V > 1 && x.stride(x.dim() - 1) != 1) x = torch::stable::contiguous(x);
   }
 
   bool is_double() const { return x.scalar_type() == ScalarType::Double; }
@@ -146,6 +170,14 @@ struct Call {
  private:
   static constexpr int64_t kLongestRow = int64_t{1} << 30;  // CUDA counts the elements of a row in 32 bits
 
+  void take_packed_sizes(int64_t T) {
+    check(labels.dim() == 2, "labels must have shape [B, U], got ", text_of(labels.sizes()));
+    check(0 <= T && T <= std::numeric_limits<int32_t>::max(), "max_input_length must be in [0, 2^31), got ", T);
+    batch.B = labels.size(0), batch.T = T, batch.U1 = labels.size(1) + 1, batch.packed_rows = x.size(0);
+    packed = new_tensor(x, {batch.B + 1, 2}, ScalarType::Long);
+    batch.packed = static_cast<const PackedRows*>(packed->const_data_ptr());
+  }
+
   // Checks the ids, and brings them to where x is as the kernels want them: contiguous.
   void take_ids(Side side, bool validate) {
     const auto take = [&](const char* name, Tensor& tensor, std::initializer_list<int64_t> sizes) {
@@ -163,11 +195,24 @@ struct Call {
       return tensor.is_cpu() ? tensor
                              : torch::stable::to(tensor, torch::stable::Device(torch::headeronly::DeviceType::CPU));
     };
+    if (packed && readable(input_lengths)) {
+      const Tensor lengths = host(input_lengths);
+      for (int64_t b = 0; b < batch.B; b++)
+        check(integers_of(lengths)[b] <= batch.T, "max_input_length must be at least input_lengths[", b,
+              "] = ", integers_of(lengths)[b], ", got ", batch.T);
+    }
     if (readable(input_lengths)) check_lengths("input_lengths", integers_of(host(input_lengths)), batch.B, 1, batch.T);
     if (readable(label_lengths)) {
       const Tensor lengths = host(label_lengths);
       check_lengths("label_lengths", integers_of(lengths), batch.B, 0, batch.U1 - 1);
       if (readable(labels)) check_labels(batch, integers_of(host(labels)), integers_of(lengths));
+    }
+    if (packed && readable(input_lengths) && readable(label_lengths)) {
+      const Tensor frames = host(input_lengths), lengths = host(label_lengths);
+      PackedRows* out = side == Side::kHost ? static_cast<PackedRows*>(packed->mutable_data_ptr()) : nullptr;
+      const int64_t rows = find_packed_rows(batch.B, integers_of(frames), integers_of(lengths), out);
+      check(rows == batch.packed_rows, "logits must have ", rows,
+            " rows, the sum of input_lengths (label_lengths + 1), got ", batch.packed_rows);
     }
     for (Tensor* tensor : {&labels, &input_lengths, &label_lengths})
       if (tensor->device() != x.device()) *tensor = torch::stable::to(*tensor, x.device());

@@ -61,6 +61,7 @@ struct OnDevice {
     const torch::stable::accelerator::DeviceGuard guard(device);
     STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
 #endif
+    if (call.packed) cuda::find_packed_rows(batch, static_cast<PackedRows*>(call.packed->mutable_data_ptr()), stream);
     work(BatchOnDevice(stream, workspace.mutable_data_ptr()), Planes{planes.mutable_data_ptr(), stride, wide});
   }
 };

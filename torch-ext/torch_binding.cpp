@@ -23,8 +23,9 @@ template <typename Place>
 std::tuple<Tensor, Tensor, Tensor> loss_forward(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                                                 const Tensor& label_lengths, int64_t blank, bool from_logits,
                                                 const std::string& topology, std::optional<double>, bool, bool keep,
-                                                bool validate) {
-  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology), validate);
+                                                bool validate, int64_t max_input_length) {
+  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology), validate,
+                  max_input_length);
   const Batch& batch = call.batch;
   Tensor loss = new_tensor(x, {batch.B}, call.acc_type());
   Tensor shares = new_tensor(x, {batch.B, keep ? call.slots() : 0}, call.acc_type());
@@ -44,8 +45,9 @@ template <typename Place>
 void loss_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                    const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
                    int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp,
-                   const Tensor& grad_x) {
-  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology));
+                   int64_t max_input_length, const Tensor& grad_x) {
+  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology),
+                  /*validate=*/false, max_input_length);
   const Batch& batch = call.batch;
   call.check_tensor("grad_loss", grad_loss, {batch.B}, {call.acc_type()});
   call.check_tensor("loss", loss, {batch.B}, {call.acc_type()});
@@ -68,21 +70,23 @@ void loss_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& label
 template <typename Place>
 Tensor loss_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                      const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
-                     int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
+                     int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp,
+                     int64_t max_input_length) {
   Tensor grad_x = torch::stable::new_empty(x, x.sizes());
   loss_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits,
-                       topology, clamp, grad_x);
+                       topology, clamp, max_input_length, grad_x);
   return grad_x;
 }
 
 template <typename Place>
 void loss_backward_(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                     const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
-                    int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp) {
-  check(x.dim() == 4 && (x.size(3) == 1 || x.stride(3) == 1), "x must be [B, T, U + 1, V] with contiguous rows, got ",
+                    int64_t blank, bool from_logits, const std::string& topology, std::optional<double> clamp,
+                    int64_t max_input_length) {
+  check(x.dim() && (x.size(x.dim() - 1) == 1 || x.stride(x.dim() - 1) == 1), "x must have contiguous rows, got shape ",
         text_of(x.sizes()), " with strides ", text_of(x.strides()));
   loss_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, from_logits,
-                       topology, clamp, x);
+                       topology, clamp, max_input_length, x);
 }
 
 template <typename Place>
@@ -137,14 +141,17 @@ void implement(Library& ops) {
 STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
   ops.def(
       "loss_forward(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, bool from_logits, "
-      "str topology, float? clamp, bool inplace_grad, bool keep, bool validate) -> (Tensor loss, Tensor softmax, "
+      "str topology, float? clamp, bool inplace_grad, bool keep, bool validate, SymInt max_input_length=0) -> (Tensor "
+      "loss, Tensor softmax, "
       "Tensor shares)");
   ops.def(
       "loss_backward(Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
-      "Tensor loss, Tensor softmax, Tensor shares, int blank, bool from_logits, str topology, float? clamp) -> Tensor");
+      "Tensor loss, Tensor softmax, Tensor shares, int blank, bool from_logits, str topology, float? clamp, SymInt "
+      "max_input_length=0) -> Tensor");
   ops.def(
       "loss_backward_(Tensor grad_loss, Tensor(a!) x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
-      "Tensor loss, Tensor softmax, Tensor shares, int blank, bool from_logits, str topology, float? clamp) -> ()");
+      "Tensor loss, Tensor softmax, Tensor shares, int blank, bool from_logits, str topology, float? clamp, SymInt "
+      "max_input_length=0) -> ()");
   ops.def(
       "rnnt_forward(Tensor log_probs, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank) "
       "-> (Tensor loss, Tensor alpha, Tensor beta)");

@@ -173,12 +173,13 @@ class RNNTLoss(torch.nn.Module):
 
 
 def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, clamp, zero_infinity, topology, validate,
-          inplace_grad=False):  # fmt: skip
+          inplace_grad=False, from_logits=None, packed=False, max_input_length=None):  # fmt: skip
     _check_options(
         reduction, clamp, topology, zero_infinity=zero_infinity, validate=validate, inplace_grad=inplace_grad
     )
-    _check_tensors(name, x, labels, input_lengths, label_lengths)
-    blank = _class_of(blank, x.shape[3])
+    _check_tensors(name, x, labels, input_lengths, label_lengths, packed)
+    blank = _class_of(blank, x.shape[-1])
+    frames = _frames(name, x, input_lengths, max_input_length) if packed else 0
     if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
         raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
     keep = torch.is_grad_enabled() and x.requires_grad
@@ -190,12 +191,13 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, cl
         input_lengths,
         label_lengths,
         blank,
-        name == "logits",
+        name == "logits" if from_logits is None else from_logits,
         topology,
         clamp and float(clamp),
         inplace_grad,
         keep,
         bool(validate),
+        frames,
     )
     if zero_infinity:
         loss = torch.where(loss == math.inf, 0.0, loss)
@@ -223,27 +225,48 @@ def _check_options(reduction, clamp, topology, **flags) -> None:
             raise TypeError(f"{name} must be a bool{' or None' * (name == 'validate')}, got {type(flag).__name__}")
 
 
-def _check_tensors(name, x, labels, input_lengths, label_lengths) -> None:
+def _check_tensors(name, x, labels, input_lengths, label_lengths, packed=False) -> None:
     integers = {"labels": labels, "input_lengths": input_lengths, "label_lengths": label_lengths}
     for key, tensor in {name: x, **integers}.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{key} must be a torch.Tensor, got {type(tensor).__name__}")
     if x.dtype not in _DTYPES:
         raise TypeError(f"{name} must be float32, float64, float16 or bfloat16, got {x.dtype}")
-    if x.dim() != 4 or x.shape[2] < 1 or x.shape[3] < 1:
-        raise ValueError(f"{name} must have shape [B, T, U + 1, V] with U >= 0 and V >= 1, got {list(x.shape)}")
-    B, _, U1, _ = x.shape
-    wanted = {"labels": (B, U1 - 1), "input_lengths": (B,), "label_lengths": (B,)}
+    if packed:
+        if x.dim() != 2 or x.shape[1] < 1:
+            raise ValueError(f"{name} must have shape [sum of T_b (U_b + 1), V] with V >= 1, got {list(x.shape)}")
+        if labels.dim() != 2:
+            raise ValueError(f"labels must have shape [B, U], got {list(labels.shape)}")
+        sized, (B, U) = "labels", labels.shape
+    else:
+        if x.dim() != 4 or x.shape[2] < 1 or x.shape[3] < 1:
+            raise ValueError(f"{name} must have shape [B, T, U + 1, V] with U >= 0 and V >= 1, got {list(x.shape)}")
+        sized, (B, U) = name, (x.shape[0], x.shape[2] - 1)
+    wanted = {"labels": (B, U), "input_lengths": (B,), "label_lengths": (B,)}
     for key, tensor in integers.items():
         if tensor.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{key} must be int32 or int64, got {tensor.dtype}")
         if tuple(tensor.shape) != wanted[key]:
             raise ValueError(
-                f"{key} must have shape {list(wanted[key])} for {name} of shape {list(x.shape)}, "
-                f"got {list(tensor.shape)}"
+                f"{key} must have shape {list(wanted[key])} for {sized} of shape "
+                f"{list((labels if packed else x).shape)}, got {list(tensor.shape)}"
             )
         if tensor.device != x.device and tensor.device.type != "cpu":
             raise ValueError(f"{key} must be on {x.device}, where {name} is, or on the CPU, got {tensor.device}")
+
+
+def _frames(name, x, input_lengths, max_input_length) -> int:
+    """T of a packed batch: max_input_length, or the longest, which is read from where it is."""
+    if max_input_length is not None:
+        if isinstance(max_input_length, bool) or not isinstance(max_input_length, (int, torch.SymInt)):
+            raise TypeError(f"max_input_length must be None or an int >= 0, got {type(max_input_length).__name__}")
+        if not 0 <= max_input_length < 1 << 31:
+            raise ValueError(f"max_input_length must be None or an int >= 0 and < 2^31, got {max_input_length}")
+        return max_input_length
+    longest = max(1, int(input_lengths.max())) if len(input_lengths) else 0
+    if longest > len(x):
+        raise ValueError(f"{name} must have at least a row for each of {longest} frames (input_lengths), got {len(x)}")
+    return longest
 
 
 def _class_of(blank, V) -> int:
@@ -261,7 +284,7 @@ def _class_of(blank, V) -> int:
 def _check_overwritable(name, x) -> None:
     if x.is_leaf or (x._base is not None and x._base.is_leaf):
         raise ValueError(f"{name} must not be a leaf or a view of one with inplace_grad: its values would be lost")
-    if x.shape[3] > 1 and x.stride(3) != 1:
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
         raise ValueError(f"{name} must have contiguous rows with inplace_grad, got strides {list(x.stride())}")
     covered = 1
     for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape) if size > 1):

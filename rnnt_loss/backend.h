@@ -26,6 +26,8 @@ namespace rnnt::cuda {
 
 int64_t workspace_bytes(const Batch&);
 
+void find_packed_rows(const Batch&, PackedRows* out, void* stream);  // what batch.packed points to
+
 void loss(const ScoreParams&, const LatticeParams&, void* stream);
 // Without shares the posteriors are there already.
 void gradient(const PosteriorParams&, const ScoreBackwardParams&, void* stream);

@@ -17,6 +17,12 @@ struct Integers {
   }
 };
 
+// Of an utterance of a packed batch, whose rows follow each other: utterance by utterance, frame by frame, label by
+// label. Padding has no rows there.
+struct PackedRows {
+  int64_t first, in_frame;
+};
+
 struct Batch {
   int64_t B, T, U1, V;
   Integers labels;         // [B, U]
@@ -24,18 +30,23 @@ struct Batch {
   Integers label_lengths;  // [B], within [0, U]; likewise
   int64_t blank;
   Topology topology;
+  int64_t packed_rows = 0;  // that a packed x has; at most rows()
+  // [B + 1] where x is packed, else null. Behind the last utterance `first` is packed_rows, or -1 if the lengths are
+  // out of range or ask for more or fewer rows: then none is looked at.
+  const PackedRows* packed = nullptr;
 
   RNNT_HD FrontLayout layout() const { return front_layout(topology, T, U1); }
-  RNNT_HD int64_t rows() const { return B * T * U1; }
+  RNNT_HD int64_t rows() const { return B * T * U1; }  // padding included
 };
 
-// V-wide rows; elements of a row are contiguous, rows lie anywhere.
+// V-wide rows; elements of a row are contiguous, rows lie anywhere, or stride_u apart if the batch is packed.
 struct Rows {
   void* data;
   Dtype dtype;
   int64_t stride_b, stride_t, stride_u;
 
-  RNNT_HD int64_t row_offset(int64_t b, int64_t t, int64_t u) const {
+  RNNT_HD int64_t row_offset(const Batch& batch, int64_t b, int64_t t, int64_t u) const {
+    if (batch.packed) return (batch.packed[b].first + t * batch.packed[b].in_frame + u) * stride_u;
     return b * stride_b + t * stride_t + u * stride_u;
   }
 };
@@ -72,7 +83,7 @@ enum class Normalizer {
 
 struct ScoreParams {
   Batch batch;
-  Rows x;  // [B, T, U1, V]
+  Rows x;  // [B, T, U1, V], or packed
   Normalizer normalizer;
   void* softmax;  // out: acc_t [2, B, T, U1], maximum and rest; may be null
   Planes arcs;    // out: mantissa and exponent of blank, mantissa and exponent of label
@@ -116,14 +127,14 @@ struct PosteriorFromAlphaBetaParams {
 
 struct ScoreBackwardParams {
   Batch batch;
-  Rows x;  // [B, T, U1, V]; not read without a normalizer
+  Rows x;  // [B, T, U1, V], or packed; not read without a normalizer
   Normalizer normalizer;
   const void* softmax;  // acc_t [2, B, T, U1]
   Planes posteriors;
   PerUtterance grad_loss;
   double clamp;         // bound of d loss / d x before grad_loss; infinity: none
   double label_weight;  // of label posteriors in the gradient, 1 but for FastEmit
-  Rows grad_x;          // out: [B, T, U1, V], of x's dtype; may be x
+  Rows grad_x;          // out: of x's shape and dtype; may be x
 };
 
 // Values of arcs, or posteriors, between the planes they are computed in and the cells of a tensor.

@@ -24,7 +24,9 @@ def test_the_readmes_blocks(backend):
         exec(compile(block, "README.md", "exec"), namespace)
 
 
-@pytest.mark.parametrize("name", ["rnnt_loss", "rnnt_loss_from_logits", "RNNTLoss"])
+@pytest.mark.parametrize(
+    "name", ["rnnt_loss", "rnnt_loss_from_logits", "rnnt_loss_packed", "RNNTLoss", "pack_rows", "unpack_rows"]
+)
 def test_docstring_examples(backend, name):
     documented = getattr(backend.rnnt, name)
     (test,) = [t for t in doctest.DocTestFinder(recurse=False).find(documented, name) if t.examples]
@@ -35,7 +37,7 @@ def test_docstring_examples(backend, name):
 
 
 def test_every_public_function_documents_its_arguments(backend):
-    for name in ("rnnt_loss", "rnnt_loss_from_logits"):
+    for name in ("rnnt_loss", "rnnt_loss_from_logits", "rnnt_loss_packed", "pack_rows", "unpack_rows"):
         function = getattr(backend.rnnt, name)
         for section in ("Args:", "Returns:", "Edges:", "Raises:", "Source:", "Example:"):
             assert section in function.__doc__, (name, section)

@@ -12,8 +12,9 @@ namespace rnnt {
 template <typename Place>
 std::tuple<Tensor, Tensor> score(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                                  const Tensor& label_lengths, int64_t blank, const std::string& normalizer,
-                                 bool validate) {
-  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard, validate);
+                                 bool validate, int64_t max_input_length) {
+  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard, validate,
+                  max_input_length);
   const Batch& batch = call.batch;
   Tensor scores = new_tensor(x, {2, batch.B, batch.T, batch.U1}, call.acc_type());
   const Normalizer kind = normalizer_of(normalizer);
@@ -32,8 +33,10 @@ std::tuple<Tensor, Tensor> score(const Tensor& x, const Tensor& labels, const Te
 template <typename Place>
 void score_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                     const Tensor& label_lengths, const Tensor& softmax, const Tensor& posteriors, int64_t blank,
-                    const std::string& normalizer, std::optional<double> clamp, const Tensor& grad_x) {
-  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard);
+                    const std::string& normalizer, std::optional<double> clamp, int64_t max_input_length,
+                    const Tensor& grad_x) {
+  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, kStandard, /*validate=*/false,
+                  max_input_length);
   const Batch& batch = call.batch;
   call.check_tensor("grad_loss", grad_loss, {batch.B}, {call.acc_type()});
   call.check_tensor("posteriors", posteriors, {2, batch.B, batch.T, batch.U1}, {call.acc_type()});
@@ -57,10 +60,10 @@ void score_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labe
 template <typename Place>
 Tensor score_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                       const Tensor& label_lengths, const Tensor& softmax, const Tensor& posteriors, int64_t blank,
-                      const std::string& normalizer, std::optional<double> clamp) {
+                      const std::string& normalizer, std::optional<double> clamp, int64_t max_input_length) {
   Tensor grad_x = torch::stable::new_empty(x, x.sizes());
   score_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer,
-                        clamp, grad_x);
+                        clamp, max_input_length, grad_x);
   return grad_x;
 }
 
@@ -69,14 +72,14 @@ template <typename Place>
 void score_backward_out(const Tensor& grad_x, const Tensor& grad_loss, const Tensor& x, const Tensor& labels,
                         const Tensor& input_lengths, const Tensor& label_lengths, const Tensor& softmax,
                         const Tensor& posteriors, int64_t blank, const std::string& normalizer,
-                        std::optional<double> clamp) {
+                        std::optional<double> clamp, int64_t max_input_length) {
   check_overwritable("grad_x", grad_x);
   check(grad_x.device() == x.device(), "grad_x must be on the device of x");
   check_type("grad_x", grad_x, {x.scalar_type()});
-  const auto sizes = x.sizes();
-  check_sizes("grad_x", grad_x, {sizes[0], sizes[1], sizes[2], sizes[3]});
+  check(text_of(grad_x.sizes()) == text_of(x.sizes()), "grad_x must have shape ", text_of(x.sizes()), ", got ",
+        text_of(grad_x.sizes()));
   score_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer,
-                        clamp, grad_x);
+                        clamp, max_input_length, grad_x);
 }
 
 // The tensors of a lattice of any arcs, owned as long as the kernels run.

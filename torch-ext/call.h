@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -71,6 +72,19 @@ inline void check_labels(const Batch& batch, const Integers& labels, const Integ
   }
 }
 
+// Where the rows of a packed batch lie, for the CPU's kernels. out may be null. Returns how many there are.
+inline int64_t find_packed_rows(int64_t B, const Integers& input_lengths, const Integers& label_lengths,
+                                PackedRows* out) {
+  int64_t first = 0;
+  for (int64_t b = 0; b < B; b++) {
+    const int64_t in_frame = label_lengths[b] + 1;
+    if (out) out[b] = {first, in_frame};
+    first += input_lengths[b] * in_frame;
+  }
+  if (out) out[B] = {first, 0};
+  return first;
+}
+
 inline Tensor new_tensor(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType dtype) {
   return torch::stable::new_empty(like, sizes, dtype);
 }
@@ -92,6 +106,7 @@ inline Dtype dtype_of(const Tensor& x) {
 }
 
 inline Rows rows_of(const Tensor& x) {
+  if (x.dim() == 2) return {const_cast<void*>(x.const_data_ptr()), dtype_of(x), 0, 0, x.stride(0)};
   return {const_cast<void*>(x.const_data_ptr()), dtype_of(x), x.stride(0), x.stride(1), x.stride(2)};
 }
 
@@ -146,30 +161,39 @@ inline void take_lengths(Side side, const Tensor& scores, const char* name, Tens
 }
 
 inline void check_overwritable(const char* name, const Tensor& x) {
-  check(x.dim() == 4 && (x.size(3) == 1 || x.stride(3) == 1), name,
-        " must be [B, T, U + 1, V] with contiguous rows, got ", text_of(x.sizes()), " with strides ",
-        text_of(x.strides()));
+  const int64_t last = x.dim() - 1;
+  check(last >= 0 && (x.size(last) == 1 || x.stride(last) == 1), name, " must have contiguous rows, got shape ",
+        text_of(x.sizes()), " with strides ", text_of(x.strides()));
 }
 
 // The tensors of one call, owned as long as the kernels run, and what the kernels are told of them.
 struct Call {
   Tensor x, labels, input_lengths, label_lengths;
+  std::optional<Tensor> packed;  // [B + 1, 2], what batch.packed points to; on a device, the kernels' to find
   Batch batch;
 
-  // name: what the op calls its scores
+  // name: what the op calls its scores. max_input_length: of an op that takes them packed, [rows, V], too; T, then
   Call(Side side, const char* name, const Tensor& scores, const Tensor& y, const Tensor& T, const Tensor& U,
-       int64_t blank, Topology topology, bool validate = false)
+       int64_t blank, Topology topology, bool validate = false, std::optional<int64_t> max_input_length = {})
       : x(scores), labels(y), input_lengths(T), label_lengths(U) {
-    check(x.dim() == 4 && x.size(2) >= 1, name, " must have shape [B, T, U + 1, V], got ", text_of(x.sizes()));
+    const bool is_packed = max_input_length && x.dim() == 2;
+    check(is_packed || (x.dim() == 4 && x.size(2) >= 1), name, " must have shape [B, T, U + 1, V]",
+          max_input_length ? " or, packed, [rows, V]" : "", ", got ", text_of(x.sizes()));
     check_type(name, x, {ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16});
-    const int64_t V = x.size(3);
+    const int64_t V = x.size(x.dim() - 1);
     check(V < kLongestRow, name, " must have less than ", kLongestRow, " classes, got ", V);
     check(-V <= blank && blank < V, "blank must be in [", -V, ", ", V, "), got ", blank);
-    batch = {x.size(0), x.size(1), x.size(2), V, {}, {}, {}, blank < 0 ? blank + V : blank, topology};
+    batch = {0, 0, 0, V, {}, {}, {}, blank < 0 ? blank + V : blank, topology};
+    if (is_packed)
+      take_packed_sizes(*max_input_length);
+    else
+      batch.B = x.size(0), batch.T = x.size(1), batch.U1 = x.size(2);
     take(side, validate);
+    check(batch.packed_rows <= batch.rows(), "logits must have at most B max_input_length (U + 1) = ", batch.rows(),
+          " rows, got ", batch.packed_rows);
     if (side == Side::kHost) cpu::instruction_set();  // may throw: on another thread its message would be lost
     // The kernels want the elements of a row side by side; rows may lie anywhere.
-    if (batch.V > 1 && x.stride(3) != 1) x = torch::stable::contiguous(x);
+    if (batch.V > 1 && x.stride(x.dim() - 1) != 1) x = torch::stable::contiguous(x);
   }
 
   bool is_double() const { return x.scalar_type() == ScalarType::Double; }
@@ -188,16 +212,44 @@ struct Call {
  private:
   static constexpr int64_t kLongestRow = int64_t{1} << 30;  // CUDA counts the elements of a row in 32 bits
 
+  void take_packed_sizes(int64_t T) {
+    check(labels.dim() == 2, "labels must have shape [B, U], got ", text_of(labels.sizes()));
+    check(0 <= T && T <= std::numeric_limits<int32_t>::max(), "max_input_length must be in [0, 2^31), got ", T);
+    batch.B = labels.size(0), batch.T = T, batch.U1 = labels.size(1) + 1, batch.packed_rows = x.size(0);
+    packed = new_tensor(x, {batch.B + 1, 2}, ScalarType::Long);
+    batch.packed = static_cast<const PackedRows*>(packed->const_data_ptr());
+  }
+
   // Checks the ids, and brings them to where x is as the kernels want them.
   void take(Side side, bool validate) {
+    const auto readable = [&](const Tensor& tensor) { return side == Side::kHost || is_host(tensor) || validate; };
     take_ids(x, "labels", labels, {batch.B, batch.U1 - 1});
-    const bool can_read_labels = side == Side::kHost || validate || (is_host(labels) && is_host(label_lengths));
+    if (packed) {
+      take_ids(x, "input_lengths", input_lengths, {batch.B});
+      take_ids(x, "label_lengths", label_lengths, {batch.B});
+      if (readable(input_lengths)) {
+        const Tensor lengths = on_host(input_lengths);
+        for (int64_t b = 0; b < batch.B; b++)
+          check(integers_of(lengths)[b] <= batch.T, "max_input_length must be at least input_lengths[", b,
+                "] = ", integers_of(lengths)[b], ", got ", batch.T);
+      }
+    }
+    const bool lengths_readable = readable(input_lengths) && readable(label_lengths);
+    const bool labels_readable = readable(labels) && readable(label_lengths);
+    const Tensor frames_as_given = input_lengths, lengths_as_given = label_lengths;
     take_lengths(side, x, "input_lengths", input_lengths, batch.B, 1, batch.T, validate);
-    const Tensor lengths_as_given = label_lengths;
     take_lengths(side, x, "label_lengths", label_lengths, batch.B, 0, batch.U1 - 1, validate);
-    if (can_read_labels) {
-      const Tensor lengths = torch::stable::contiguous(on_host(lengths_as_given));
-      check_labels(batch, integers_of(on_host(labels)), integers_of(lengths));
+    const auto host = [](const Tensor& ids) { return torch::stable::contiguous(on_host(ids)); };
+    if (labels_readable) {
+      const Tensor lengths = host(lengths_as_given), ids = host(labels);
+      check_labels(batch, integers_of(ids), integers_of(lengths));
+    }
+    if (packed && lengths_readable) {
+      const Tensor frames = host(frames_as_given), lengths = host(lengths_as_given);
+      PackedRows* out = side == Side::kHost ? static_cast<PackedRows*>(packed->mutable_data_ptr()) : nullptr;
+      const int64_t rows = find_packed_rows(batch.B, integers_of(frames), integers_of(lengths), out);
+      check(rows == batch.packed_rows, "logits must have ", rows,
+            " rows, the sum of input_lengths (label_lengths + 1), got ", batch.packed_rows);
     }
     if (labels.device() != x.device()) labels = torch::stable::to(labels, x.device());
     batch.labels = integers_of(labels);

@@ -83,6 +83,8 @@ struct OnDevice {
     Tensor planes = new_tensor(call.x, {batch.B, stride}, type);
     Tensor workspace = torch::stable::new_zeros(call.x, {cuda::workspace_bytes(batch)}, ScalarType::Byte);
     const CurrentStream stream(call.x);
+    if (call.packed)
+      cuda::find_packed_rows(batch, static_cast<PackedRows*>(call.packed->mutable_data_ptr()), stream.get());
     work(BatchOnDevice(stream.get(), workspace.mutable_data_ptr()), Planes{planes.mutable_data_ptr(), stride, wide});
   }
 

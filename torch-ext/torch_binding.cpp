@@ -22,8 +22,10 @@ template <typename Place>
 std::tuple<Tensor, Tensor, Tensor> loss_forward(const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                                                 const Tensor& label_lengths, int64_t blank,
                                                 const std::string& normalizer, const std::string& topology,
-                                                std::optional<double>, double, bool, bool keep, bool validate) {
-  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology), validate);
+                                                std::optional<double>, double, bool, bool keep, bool validate,
+                                                int64_t max_input_length) {
+  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology), validate,
+                  max_input_length);
   const Batch& batch = call.batch;
   Tensor loss = new_tensor(x, {batch.B}, call.acc_type());
   Tensor shares = new_tensor(x, {batch.B, keep ? call.slots() : 0}, call.acc_type());
@@ -44,8 +46,10 @@ template <typename Place>
 void loss_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                    const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
                    int64_t blank, const std::string& normalizer, const std::string& topology,
-                   std::optional<double> clamp, double fastemit_lambda, const Tensor& grad_x) {
-  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology));
+                   std::optional<double> clamp, double fastemit_lambda, int64_t max_input_length,
+                   const Tensor& grad_x) {
+  const Call call(Place::kSide, "x", x, labels, input_lengths, label_lengths, blank, topology_of(topology),
+                  /*validate=*/false, max_input_length);
   const Batch& batch = call.batch;
   call.check_tensor("grad_loss", grad_loss, {batch.B}, {call.acc_type()});
   call.check_tensor("loss", loss, {batch.B}, {call.acc_type()});
@@ -72,10 +76,10 @@ template <typename Place>
 Tensor loss_backward(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                      const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
                      int64_t blank, const std::string& normalizer, const std::string& topology,
-                     std::optional<double> clamp, double fastemit_lambda) {
+                     std::optional<double> clamp, double fastemit_lambda, int64_t max_input_length) {
   Tensor grad_x = torch::stable::new_empty(x, x.sizes());
   loss_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, normalizer,
-                       topology, clamp, fastemit_lambda, grad_x);
+                       topology, clamp, fastemit_lambda, max_input_length, grad_x);
   return grad_x;
 }
 
@@ -83,10 +87,10 @@ template <typename Place>
 void loss_backward_(const Tensor& grad_loss, const Tensor& x, const Tensor& labels, const Tensor& input_lengths,
                     const Tensor& label_lengths, const Tensor& loss, const Tensor& softmax, const Tensor& shares,
                     int64_t blank, const std::string& normalizer, const std::string& topology,
-                    std::optional<double> clamp, double fastemit_lambda) {
+                    std::optional<double> clamp, double fastemit_lambda, int64_t max_input_length) {
   check_overwritable("x", x);
   loss_gradient<Place>(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, normalizer,
-                       topology, clamp, fastemit_lambda, x);
+                       topology, clamp, fastemit_lambda, max_input_length, x);
 }
 
 template <typename Place>
@@ -146,16 +150,16 @@ void implement(Library& ops) {
 STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
   ops.def(
       "loss_forward(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, str normalizer, "
-      "str topology, float? clamp, float fastemit_lambda, bool inplace_grad, bool keep, bool validate) "
-      "-> (Tensor loss, Tensor softmax, Tensor shares)");
+      "str topology, float? clamp, float fastemit_lambda, bool inplace_grad, bool keep, bool validate, "
+      "SymInt max_input_length=0) -> (Tensor loss, Tensor softmax, Tensor shares)");
   ops.def(
       "loss_backward(Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
       "Tensor loss, Tensor softmax, Tensor shares, int blank, str normalizer, str topology, float? clamp, "
-      "float fastemit_lambda) -> Tensor");
+      "float fastemit_lambda, SymInt max_input_length=0) -> Tensor");
   ops.def(
       "loss_backward_(Tensor grad_loss, Tensor(a!) x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
       "Tensor loss, Tensor softmax, Tensor shares, int blank, str normalizer, str topology, float? clamp, "
-      "float fastemit_lambda) -> ()");
+      "float fastemit_lambda, SymInt max_input_length=0) -> ()");
   ops.def(
       "rnnt_forward(Tensor log_probs, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank) "
       "-> (Tensor loss, Tensor alpha, Tensor beta)");
@@ -164,13 +168,15 @@ STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
       "Tensor alpha, Tensor beta, int blank) -> Tensor");
   ops.def(
       "score(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, str normalizer, "
-      "bool validate) -> (Tensor scores, Tensor softmax)");
+      "bool validate, SymInt max_input_length=0) -> (Tensor scores, Tensor softmax)");
   ops.def(
       "score_backward(Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
-      "Tensor softmax, Tensor posteriors, int blank, str normalizer, float? clamp) -> Tensor");
+      "Tensor softmax, Tensor posteriors, int blank, str normalizer, float? clamp, SymInt max_input_length=0) -> "
+      "Tensor");
   ops.def(
       "score_backward_out(Tensor(a!) grad_x, Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, "
-      "Tensor label_lengths, Tensor softmax, Tensor posteriors, int blank, str normalizer, float? clamp) -> ()");
+      "Tensor label_lengths, Tensor softmax, Tensor posteriors, int blank, str normalizer, float? clamp, "
+      "SymInt max_input_length=0) -> ()");
   ops.def(
       "lattice(Tensor scores, Tensor input_lengths, Tensor label_lengths, int[] dt, int[] du, bool ends_by_blank, "
       "bool keep, bool validate) -> (Tensor loss, Tensor posteriors)");

@@ -77,7 +77,7 @@ void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams& p, int64_t f
       };
       for (int64_t t = 0; t < T; t++) {
         for (int64_t u = 0; u <= U; u++) {
-          const scalar_t* row = static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u);
+          const scalar_t* row = static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(batch, b, t, u);
           const double before = alpha[t * batch.U1 + u];
           const int64_t slot = layout.slot(batch.topology.front(t, u), u);
           out.blank[slot] = posterior(before, load(row[batch.blank]), beta_at(t + batch.topology.blank.dt, u));

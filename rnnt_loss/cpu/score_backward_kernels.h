@@ -144,10 +144,14 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t U = batch.label_lengths[b], end_of_cells = std::min(end, cells_in_frame(batch, b, t));
     const PosteriorPlanes<acc_t> posteriors = posteriors_of<acc_t>(p.posteriors, layout, b);
-    const auto out_of = [&](int64_t u) { return static_cast<scalar_t*>(p.grad_x.data) + p.grad_x.row_offset(b, t, u); };
+    const auto out_of = [&](int64_t u) {
+      return static_cast<scalar_t*>(p.grad_x.data) + p.grad_x.row_offset(batch, b, t, u);
+    };
     for (int64_t u = start; u < end_of_cells; u += kRowLanes) {
       const int n = static_cast<int>(std::min<int64_t>(kRowLanes, end_of_cells - u));
-      const auto row_at = [&](int j) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u + j); };
+      const auto row_at = [&](int j) {
+        return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(batch, b, t, u + j);
+      };
       const auto out_at = [&](int j) { return out_of(u + j); };
       Cells<Real> cells;
       cells.normalizer = p.normalizer;
@@ -178,6 +182,7 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
         }
       }
     }
+    if (batch.packed) return;  // there is no padding
     for (int64_t u = std::max(start, end_of_cells); u < end; u++) std::fill_n(out_of(u), batch.V, none);  // padding
   });
 #if defined(__x86_64__)

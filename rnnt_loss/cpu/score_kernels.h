@@ -16,7 +16,9 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
     for (int64_t u = start; u < std::min(end, cells); u += kRowLanes) {
       const int n = static_cast<int>(std::min<int64_t>(kRowLanes, std::min(end, cells) - u));
       acc_t largest[kRowLanes] = {}, rest[kRowLanes] = {}, blank[kRowLanes] = {}, label[kRowLanes] = {};
-      const auto row_at = [&](int j) { return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(b, t, u + j); };
+      const auto row_at = [&](int j) {
+        return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(batch, b, t, u + j);
+      };
       if (p.normalizer != Normalizer::kNone) {
         if (batch.V < kRowLanes) {
           short_rows_softmax<Real>(row_at, n, batch.V, p.excluded(), largest, rest);

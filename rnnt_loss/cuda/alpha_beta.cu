@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) posteriors_kernel(PosteriorFromAlpha
   const RowThread at(batch, blocks, blockIdx.x);
   const Utterance utterance = utterance_of(batch, at.b);
   if (!at.exists || !utterance.has(at.t, at.u)) return;
-  const scalar_t* row = at.template row_of<scalar_t>(p.x);
+  const scalar_t* row = at.template row_of<scalar_t>(batch, p.x);
   const double before = p.alpha[at.row], *beta = p.beta + at.b * batch.T * batch.U1, log_z = beta[0];
   const auto posterior = [&](int label, Arc arc) {
     if (log_z != log_z) return log_z;

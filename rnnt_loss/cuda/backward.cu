@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     wait_for_steps(steps_done + (at.b * strips + at.u / 32) * kLine, steps,
                    at.exists && utterance.has(at.t, at.u) && at.lane % 32 == 0);
   }
-  if (!at.exists) return;
+  if (!at.has_row(batch, utterance)) return;
   if constexpr (kLogits)
     logits_gradient<scalar_t>(p, at, utterance);
   else

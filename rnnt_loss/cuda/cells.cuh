@@ -13,10 +13,16 @@ struct Utterance {
   __device__ bool has(int t, int u) const { return 0 <= t && t < T && 0 <= u && u <= U; }
 };
 
-__device__ inline Utterance utterance_of(const Batch& batch, int64_t b) {
+__device__ inline Utterance lengths_of(const Batch& batch, int64_t b) {
   const int64_t T = batch.input_lengths[b], U = batch.label_lengths[b];
   const bool good = 1 <= T && T <= batch.T && 0 <= U && U < batch.U1;
   return {static_cast<int>(good ? T : 0), static_cast<int>(good ? U : 0)};
+}
+
+// Nor where the batch is packed and its rows are not where its lengths say.
+__device__ inline Utterance utterance_of(const Batch& batch, int64_t b) {
+  if (batch.packed && batch.packed[batch.B].first != batch.packed_rows) return {0, 0};
+  return lengths_of(batch, b);
 }
 
 constexpr int kNoLabel = -1, kBadLabel = -2;

@@ -180,8 +180,14 @@ struct RowThread {
 
   __device__ int64_t slot(const Batch& batch) const { return batch.layout().slot(batch.topology.front(t, u), u); }
   template <typename scalar_t>
-  __device__ scalar_t* row_of(const Rows& rows) const {
-    return static_cast<scalar_t*>(rows.data) + rows.row_offset(b, t, u);
+  __device__ scalar_t* row_of(const Batch& batch, const Rows& rows) const {
+    return static_cast<scalar_t*>(rows.data) + rows.row_offset(batch, b, t, u);
+  }
+  // Whether there is a row to write. Packed rows that nobody knows the utterance of are numbered as those of a padded
+  // batch, so that each is written all the same.
+  __device__ bool has_row(const Batch& batch, const Utterance& utterance) const {
+    if (!exists || !batch.packed) return exists;
+    return utterance.T ? utterance.has(t, u) : row < batch.packed_rows;
   }
 
   // Calls visit(k, step) for chunks of kVectors pieces of the row, k the first element of the first and step the

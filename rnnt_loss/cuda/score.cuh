@@ -30,7 +30,7 @@ __device__ void score_rows(const ScoreParams& p, const RowThread& at) {
   const int V = static_cast<int>(batch.V), excluded = static_cast<int>(p.excluded());
   const Utterance utterance = utterance_of(batch, at.b);
   const bool is_cell = at.exists && utterance.has(at.t, at.u);
-  const scalar_t* row = at.template row_of<scalar_t>(p.x);
+  const scalar_t* row = at.template row_of<scalar_t>(batch, p.x);
 
   RunningSum<acc_t> sum = RunningSum<acc_t>::nothing();
   if (is_cell) {
@@ -80,7 +80,7 @@ __device__ void score_row(const ScoreParams& p, const RowThread& at) {
   if (!at.exists) return;
   if (at.t == 0) arcs[last_slot(batch, at.u)] = {zero<acc_t>(), zero<acc_t>()};
   if (!utterance.has(at.t, at.u)) return;
-  const scalar_t* row = at.template row_of<scalar_t>(p.x);
+  const scalar_t* row = at.template row_of<scalar_t>(batch, p.x);
   const auto value_of = [](acc_t x) { return Softmax<acc_t>{0, 0}.value(x); };
   arcs[at.slot(batch)] = {arc_value<acc_t>(row, static_cast<int>(batch.blank), value_of),
                           arc_value<acc_t>(row, label_of(batch, at.b, at.u, utterance.U), value_of)};

@@ -22,7 +22,7 @@ struct GradientRow {
   __device__ GradientRow(const ScoreBackwardParams& p, const RowThread& at, const Utterance& utterance)
       : at(at), is_nan(utterance.T == 0), cell{} {
     const Batch& batch = p.batch;
-    out = at.template row_of<scalar_t>(p.grad_x);
+    out = at.template row_of<scalar_t>(batch, p.grad_x);
     misaligned = static_cast<int>(reinterpret_cast<uintptr_t>(out) % 16 / sizeof(scalar_t));
     if (utterance.has(at.t, at.u)) {
       const Posteriors<acc_t> posteriors = slots_of<Posteriors, acc_t>(p.posteriors, at.b)[at.slot(batch)];
@@ -75,7 +75,7 @@ __device__ void logits_gradient(const ScoreBackwardParams& p, const RowThread& a
   }
 
   // The arcs' classes, before their thread overwrites them.
-  const scalar_t* row = at.template row_of<scalar_t>(p.x);
+  const scalar_t* row = at.template row_of<scalar_t>(batch, p.x);
   const bool owns_blank = is_read && gradient.owns(cell.blank), owns_label = has_others && gradient.owns(cell.label);
   const auto of_arc = [&](acc_t x, Softmax<acc_t> among, acc_t own, acc_t other) {
     const acc_t g = arc_gradient(exponential(x, among.maximum), x == among.maximum, among.rest, own, other);

@@ -89,6 +89,37 @@ class AlphaBeta(Case):
         self.compare(loss, grad[:, :T, :W])
 
 
+class Packed(Case):
+    """The same with packed rows."""
+
+    def try_on(self, backend: Backend) -> None:
+        x, labels, *lengths, blank = self.batch
+        rows = self.layout(backend.rnnt.pack_rows(x, *lengths)).detach().requires_grad_()
+        loss = backend.rnnt.rnnt_loss_packed(
+            rows, labels, *lengths, blank, "none", from_logits=self.from_logits, max_input_length=x.shape[1] + 1
+        )
+        (grad,) = torch.autograd.grad(loss, rows, self.upstream)
+        self.compare(loss.detach(), backend.rnnt.unpack_rows(grad, *lengths, x.shape[1], x.shape[2] - 1))
+
+
+class BadPackedLengths(Case):
+    """A frame too many, a frame too few, none where the other's rows are all there are: nobody has a loss."""
+
+    def try_on(self, backend: Backend) -> None:
+        x, labels, _, U_b, blank = full(self.batch)
+        T = x.shape[1]
+        for in_rows, in_lengths, most in (
+            ([T, T], [T - 1, T + 1], T),
+            ([T, T], [T - 1, T], T + 1),
+            ([T, 0], [T, 0], T),
+        ):
+            rows = surrounded(backend.rnnt.pack_rows(x, torch.tensor(in_rows), U_b)).requires_grad_()
+            lengths = torch.tensor(in_lengths)
+            loss = backend.rnnt.rnnt_loss_packed(rows, labels, lengths, U_b, blank, "none", max_input_length=most)
+            (grad,) = torch.autograd.grad(loss.sum(), rows)
+            assert loss.isnan().all() and grad.isnan().all(), f"loss: {loss.tolist()}"
+
+
 class BadIds(Case):
     """The first utterances have a bad length or label each, and lose their losses; the last one is as it was."""
 
@@ -200,6 +231,9 @@ CASES = [
     AlphaBeta("alpha and beta in two panels", (2, 3, 270, 2), DOUBLE, from_logits=False, change=full, padding=(0, 0)),
     AlphaBeta("alpha and beta in three panels", (1, 2, 520, 2), DOUBLE, from_logits=False),
     AlphaBeta("alpha and beta without a path", (2, 4, 3, 9), DOUBLE, from_logits=False, change=no_path_in_the_first),
+    Packed("packed", (40, 4, 3, 9), layout=off_by_an_element),
+    Packed("packed log-probabilities", (3, 5, 3, 40), BFLOAT, from_logits=False),
+    BadPackedLengths("bad lengths of packed rows", (2, 4, 3, 9)),
     FarApart("far apart", (2, 3, 1, 4), BFLOAT),
 ]
 

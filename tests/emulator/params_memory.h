@@ -38,31 +38,52 @@ struct Extent {
   }
 };
 
+inline void declare_packed_rows(Memory& memory, const Batch& batch, const PackedRows* rows, Use use) {
+  memory.add("packed rows", rows, (batch.B + 1) * sizeof(PackedRows), sizeof(int64_t), use);
+}
+
+// Packed, there is no padding, and nothing of an input may be looked at unless the rows are where the lengths say.
+inline void declare_packed(Memory& memory, const char* name, const Batch& batch, const Rows& rows, Use use) {
+  const int64_t element = size_of(rows.dtype), n = batch.packed_rows;
+  if (n) memory.add_scattered(name, rows.data, ((n - 1) * rows.stride_u + batch.V) * element, element, use);
+  const bool is_input = use != Use::kOutput && batch.packed[batch.B].first == n;
+  for (int64_t row = 0; row < n; row++)
+    memory.part(static_cast<char*>(rows.data) + row * rows.stride_u * element, batch.V * element,
+                is_input ? Content::kWritten : Content::kUnwritten);
+}
+
 // Rows of padding are unwritten as an input is concerned, and part of an output like any other.
 inline void declare_rows(Memory& memory, const char* name, const Batch& batch, const Rows& rows, Use use) {
+  if (batch.packed) return declare_packed(memory, name, batch, rows, use);
   const int64_t element = size_of(rows.dtype), B = batch.B, T = batch.T, U1 = batch.U1, V = batch.V;
-  const int64_t last = rows.row_offset(B - 1, T - 1, U1 - 1) + V;
+  const int64_t last = rows.row_offset(batch, B - 1, T - 1, U1 - 1) + V;
   memory.add_scattered(name, rows.data, last * element, element, use);
   for (int64_t b = 0; b < B; b++) {
     const Extent extent(batch, b);
     for (int64_t t = 0; t < T; t++) {
       for (int64_t u = 0; u < U1; u++) {
         const bool is_input = use != Use::kOutput && t < extent.T && u < extent.rows;
-        memory.part(static_cast<char*>(rows.data) + rows.row_offset(b, t, u) * element, V * element,
+        memory.part(static_cast<char*>(rows.data) + rows.row_offset(batch, b, t, u) * element, V * element,
                     is_input ? Content::kWritten : Content::kUnwritten);
       }
     }
   }
 }
 
-inline void declare_batch(Memory& memory, const Batch& batch) {
-  const int64_t U = batch.U1 - 1;
-  const auto size_of_one = [](const Integers& ids) { return ids.wide ? sizeof(int64_t) : sizeof(int32_t); };
-  const auto declare_lengths = [&](const char* name, const Integers& lengths) {
+inline size_t size_of_one(const Integers& ids) { return ids.wide ? sizeof(int64_t) : sizeof(int32_t); }
+
+inline void declare_lengths(Memory& memory, const Batch& batch) {
+  const auto declare = [&](const char* name, const Integers& lengths) {
     memory.add(name, lengths.data, batch.B * size_of_one(lengths), size_of_one(lengths), Use::kInput);
   };
-  declare_lengths("input_lengths", batch.input_lengths);
-  declare_lengths("label_lengths", batch.label_lengths);
+  declare("input_lengths", batch.input_lengths);
+  declare("label_lengths", batch.label_lengths);
+}
+
+inline void declare_batch(Memory& memory, const Batch& batch) {
+  const int64_t U = batch.U1 - 1;
+  declare_lengths(memory, batch);
+  if (batch.packed) declare_packed_rows(memory, batch, batch.packed, Use::kInput);
   if (U == 0) return;
   const size_t label = size_of_one(batch.labels);
   memory.add_scattered("labels", batch.labels.data, batch.B * U * label, label, Use::kInput);
@@ -106,6 +127,11 @@ inline void declare_flow(Memory& memory, const PosteriorParams& p) {
 }
 
 // By kernel. RowBlocks tells no addresses, and whether there are sweeps tells which of the others are used.
+
+inline void declare(Memory& memory, const Batch& batch, const PackedRows* rows) {
+  declare_lengths(memory, batch);
+  declare_packed_rows(memory, batch, rows, Use::kOutput);
+}
 
 template <typename RowBlocks>
 void declare(Memory& memory, const ScoreParams& p, const RowBlocks&) {

@@ -1,8 +1,9 @@
-"""Exact transducer losses: RNN-T and its variants, TDT, multi-blank; `ops` is the native namespace."""
+"""Exact transducer losses: RNN-T and its variants, packed rows, TDT, multi-blank; `ops` is the native namespace."""
 
 from . import autograd  # noqa: F401  registers fakes and formulas
 from ._ops import ops
 from .loss import RNNTLoss, rnnt_loss, rnnt_loss_from_logits
+from .packed import pack_rows, rnnt_loss_packed, unpack_rows
 from .tdt import TDTLoss, multiblank_rnnt_loss, tdt_loss, tdt_loss_from_joint_logits
 
 __all__ = [
@@ -10,8 +11,11 @@ __all__ = [
     "TDTLoss",
     "multiblank_rnnt_loss",
     "ops",
+    "pack_rows",
     "rnnt_loss",
     "rnnt_loss_from_logits",
+    "rnnt_loss_packed",
     "tdt_loss",
     "tdt_loss_from_joint_logits",
+    "unpack_rows",
 ]

@@ -9,32 +9,36 @@ def _acc_type(x):
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _slots(x, topology):
+def _sizes(x, labels, max_input_length):
+    """B, T and U + 1 of a batch; x is packed if it has two dimensions."""
+    return x.shape[:3] if x.dim() == 4 else (labels.shape[0], max_input_length, labels.shape[1] + 1)
+
+
+def _slots(T, U1, topology):
     """Slots of the front layout (rnnt_loss/core/topology.h)."""
-    _, T, U1, _ = x.shape
     fronts = T + U1 if topology == "standard" else T + 1
     return fronts * ((U1 + 15) // 16 * 16)
 
 
 @torch.library.register_fake(add_op_namespace_prefix("loss_forward"))
 def _(x, labels, input_lengths, label_lengths, blank, normalizer, topology, clamp, fastemit_lambda, inplace_grad,
-      keep, validate):  # fmt: skip
-    B, T, U1, _ = x.shape
+      keep, validate, max_input_length=0):  # fmt: skip
+    B, T, U1 = _sizes(x, labels, max_input_length)
     acc_type = _acc_type(x)
     softmax = x.new_empty((2, B, T, U1) if keep and normalizer != "none" else (0,), dtype=acc_type)
-    shares = x.new_empty((B, _slots(x, topology) if keep else 0), dtype=acc_type)
+    shares = x.new_empty((B, _slots(T, U1, topology) if keep else 0), dtype=acc_type)
     return x.new_empty(B, dtype=acc_type), softmax, shares
 
 
 @torch.library.register_fake(add_op_namespace_prefix("loss_backward"))
 def _(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, normalizer, topology, clamp,
-      fastemit_lambda):  # fmt: skip
+      fastemit_lambda, max_input_length=0):  # fmt: skip
     return x.new_empty(x.shape)
 
 
 @torch.library.register_fake(add_op_namespace_prefix("loss_backward_"))
 def _(grad_loss, x, labels, input_lengths, label_lengths, loss, softmax, shares, blank, normalizer, topology, clamp,
-      fastemit_lambda):  # fmt: skip
+      fastemit_lambda, max_input_length=0):  # fmt: skip
     return None
 
 
@@ -51,26 +55,26 @@ def _(grad_loss, log_probs, labels, input_lengths, label_lengths, alpha, beta, b
 
 
 def _save_loss(ctx, inputs, output):
-    x, labels, input_lengths, label_lengths, *options, inplace_grad, _, _ = inputs
+    x, labels, input_lengths, label_lengths, *options, inplace_grad, _, _, max_input_length = inputs
     loss, softmax, shares = output
     ctx.mark_non_differentiable(softmax, shares)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, labels, input_lengths, label_lengths, loss, softmax, shares)
-    ctx.options = options
+    ctx.options = (*options, max_input_length)
     ctx.inplace_grad = inplace_grad
 
 
 def _loss_gradient(ctx, grad_loss, *_):
     if grad_loss is None:
-        return (None,) * 12
+        return (None,) * 13
     x, *kept = ctx.saved_tensors
     if not ctx.inplace_grad:
-        return (ops.loss_backward(grad_loss, x, *kept, *ctx.options), *[None] * 11)
+        return (ops.loss_backward(grad_loss, x, *kept, *ctx.options), *[None] * 12)
     x = x.detach()
     ops.loss_backward_(grad_loss, x, *kept, *ctx.options)
     # What else was saved of the logits, here for a second backward too, has to be found out of date.
     torch.autograd.graph.increment_version(x)
-    return (x, *[None] * 11)
+    return (x, *[None] * 12)
 
 
 def _save_rnnt(ctx, inputs, output):
@@ -98,19 +102,21 @@ torch.library.register_autograd(add_op_namespace_prefix("rnnt_backward"), _no_do
 
 
 @torch.library.register_fake(add_op_namespace_prefix("score"))
-def _(x, labels, input_lengths, label_lengths, blank, normalizer, validate):
-    B, T, U1, _ = x.shape
+def _(x, labels, input_lengths, label_lengths, blank, normalizer, validate, max_input_length=0):
+    B, T, U1 = _sizes(x, labels, max_input_length)
     scores = x.new_empty((2, B, T, U1), dtype=_acc_type(x))
     return scores, scores.new_empty((2, B, T, U1) if normalizer != "none" else (0,))
 
 
 @torch.library.register_fake(add_op_namespace_prefix("score_backward"))
-def _(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer, clamp):
+def _(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer, clamp,
+      max_input_length=0):  # fmt: skip
     return x.new_empty(x.shape)
 
 
 @torch.library.register_fake(add_op_namespace_prefix("score_backward_out"))
-def _(grad_x, grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer, clamp):
+def _(grad_x, grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer, clamp,
+      max_input_length=0):  # fmt: skip
     return None
 
 

@@ -46,6 +46,7 @@ class Rows(NamedTuple):
     clamp: Optional[float] = None
     inplace_grad: bool = False
     validate: bool = False
+    max_input_length: int = 0
 
 
 class Final(torch.autograd.Function):
@@ -71,9 +72,10 @@ class LatticeLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, rows, arcs, compose, clamped, keep, *inputs):
-        V = x.shape[3] - rows.tail
+        V = x.shape[-1] - rows.tail
         ids = rows.labels, rows.input_lengths, rows.label_lengths
-        scores, softmax = ops.score(x[..., :V], *ids, rows.blank, rows.normalizer, rows.validate)
+        scores, softmax = ops.score(x[..., :V], *ids, rows.blank, rows.normalizer, rows.validate,
+                                   rows.max_input_length)  # fmt: skip
         tensors = [scores]
         if rows.extra:
             logits = x[..., list(rows.extra)].movedim(-1, 0).to(scores.dtype)
@@ -101,7 +103,7 @@ class LatticeLoss(torch.autograd.Function):
     @staticmethod
     def gradients(ctx, grad_loss):
         x, softmax, posteriors = ctx.saved_tensors
-        rows, V = ctx.rows, x.shape[3] - ctx.rows.tail
+        rows, V = ctx.rows, x.shape[-1] - ctx.rows.tail
         grads = list(torch.autograd.grad(ctx.composed, ctx.leaves, -posteriors, retain_graph=True, allow_unused=True,
                                          materialize_grads=True))  # fmt: skip
         of_arcs = -grads.pop(0)
@@ -134,7 +136,7 @@ def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra) -> No
         if rows.clamp is not None:
             of_classes = of_classes.clamp(-rows.clamp, rows.clamp)
     ops.score_backward_out(grad_x, grad_loss, x, rows.labels, rows.input_lengths, rows.label_lengths, softmax,
-                           posteriors, rows.blank, rows.normalizer, rows.clamp)  # fmt: skip
+                           posteriors, rows.blank, rows.normalizer, rows.clamp, rows.max_input_length)  # fmt: skip
     if extra is not None:
         grad_x[..., classes] = (of_classes * grad_loss[:, None, None]).movedim(0, -1).to(grad_x.dtype)
 

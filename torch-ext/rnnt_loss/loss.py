@@ -240,13 +240,15 @@ class RNNTLoss(torch.nn.Module):
 
 def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, normalizer, clamp, fastemit_lambda,
           scale_loss, zero_infinity, topology, sigma, delay_penalty, windows, blank_bias, label_bias, validate,
-          inplace_grad=False):  # fmt: skip
+          inplace_grad=False, packed=False, max_input_length=None):  # fmt: skip
     _check_options(
         reduction, normalizer, clamp, fastemit_lambda, topology, scale_loss=scale_loss, zero_infinity=zero_infinity,
         validate=validate, inplace_grad=inplace_grad)  # fmt: skip
-    _check_tensors(name, x, labels, input_lengths, label_lengths)
-    _check_variant(x, labels, windows, blank_bias, label_bias)
-    blank = _class_of(blank, x.shape[3])
+    _check_tensors(name, x, labels, input_lengths, label_lengths, packed)
+    frames = _frames(name, x, input_lengths, max_input_length) if packed else 0
+    cells = (labels.shape[0], frames, labels.shape[1] + 1) if packed else x.shape[:3]
+    _check_variant(x.device, cells, windows, blank_bias, label_bias)
+    blank = _class_of(blank, x.shape[-1])
     if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
         raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
     keep = torch.is_grad_enabled() and x.requires_grad
@@ -256,7 +258,7 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, no
     variant = {"sigma": _number("sigma", sigma), "delay_penalty": _number("delay_penalty", delay_penalty)}
     if topology != "constrained" and not any(variant.values()) and windows is blank_bias is label_bias is None:
         loss, _, _ = ops.loss_forward(x, labels, input_lengths, label_lengths, blank, normalizer, topology, clamp,
-                                      fastemit_lambda, inplace_grad, keep, bool(validate))  # fmt: skip
+                                      fastemit_lambda, inplace_grad, keep, bool(validate), frames)  # fmt: skip
     else:
         given = {"blank_bias": blank_bias, "label_bias": label_bias}
         biases = {key: bias for key, bias in given.items() if bias is not None}
@@ -265,10 +267,10 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, no
             return transducer_arcs(scores, input_lengths, topology, fastemit_lambda=fastemit_lambda, windows=windows,
                                    **variant, **dict(zip(biases, values)))  # fmt: skip
 
-        if x.shape[3] > 1 and x.stride(3) != 1:
+        if x.shape[-1] > 1 and x.stride(-1) != 1:
             x = x.contiguous()
         rows = Rows(labels, input_lengths, label_lengths, blank, normalizer, clamp=clamp, inplace_grad=inplace_grad,
-                    validate=bool(validate))  # fmt: skip
+                    validate=bool(validate), max_input_length=frames)  # fmt: skip
         loss = lattice_loss(x, rows, ARCS[topology], compose, *biases.values())
     if scale_loss and fastemit_lambda:
         loss = loss + fastemit_lambda * loss.detach()  # of the value alone
@@ -296,44 +298,52 @@ def _check_options(reduction, normalizer, clamp, fastemit_lambda, topology, **fl
             raise TypeError(f"{name} must be a bool{' or None' * (name == 'validate')}, got {type(flag).__name__}")
 
 
-def _check_tensors(name, x, labels, input_lengths, label_lengths) -> None:
+def _check_tensors(name, x, labels, input_lengths, label_lengths, packed=False) -> None:
     integers = {"labels": labels, "input_lengths": input_lengths, "label_lengths": label_lengths}
     for key, tensor in {name: x, **integers}.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{key} must be a torch.Tensor, got {type(tensor).__name__}")
     if x.dtype not in _DTYPES:
         raise TypeError(f"{name} must be float32, float64, float16 or bfloat16, got {x.dtype}")
-    if x.dim() != 4 or x.shape[2] < 1 or x.shape[3] < 1:
-        raise ValueError(f"{name} must have shape [B, T, U + 1, V] with U >= 0 and V >= 1, got {list(x.shape)}")
-    B, _, U1, _ = x.shape
-    wanted = {"labels": (B, U1 - 1), "input_lengths": (B,), "label_lengths": (B,)}
+    if packed:
+        if x.dim() != 2 or x.shape[1] < 1:
+            raise ValueError(f"{name} must have shape [sum of T_b (U_b + 1), V] with V >= 1, got {list(x.shape)}")
+        if labels.dim() != 2:
+            raise ValueError(f"labels must have shape [B, U], got {list(labels.shape)}")
+        sized, (B, U) = "labels", labels.shape
+    else:
+        if x.dim() != 4 or x.shape[2] < 1 or x.shape[3] < 1:
+            raise ValueError(f"{name} must have shape [B, T, U + 1, V] with U >= 0 and V >= 1, got {list(x.shape)}")
+        sized, (B, U) = name, (x.shape[0], x.shape[2] - 1)
+    wanted = {"labels": (B, U), "input_lengths": (B,), "label_lengths": (B,)}
     for key, tensor in integers.items():
         if tensor.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{key} must be int32 or int64, got {tensor.dtype}")
         if tuple(tensor.shape) != wanted[key]:
             raise ValueError(
-                f"{key} must have shape {list(wanted[key])} for {name} of shape {list(x.shape)}, "
-                f"got {list(tensor.shape)}"
+                f"{key} must have shape {list(wanted[key])} for {sized} of shape "
+                f"{list((labels if packed else x).shape)}, got {list(tensor.shape)}"
             )
         if tensor.device != x.device and tensor.device.type != "cpu":
             raise ValueError(f"{key} must be on {x.device}, where {name} is, or on the CPU, got {tensor.device}")
 
 
-def _check_variant(x, labels, windows, blank_bias, label_bias) -> None:
+def _check_variant(device, cells, windows, blank_bias, label_bias) -> None:
     if windows is not None:
         if not isinstance(windows, Tensor) or windows.dtype not in (torch.int32, torch.int64):
             kind = windows.dtype if isinstance(windows, Tensor) else type(windows).__name__
             raise TypeError(f"windows must be an int32 or int64 tensor, got {kind}")
-        if tuple(windows.shape) != (*labels.shape, 2):
-            raise ValueError(f"windows must have shape {[*labels.shape, 2]}, got {list(windows.shape)}")
+        wanted = [cells[0], cells[2] - 1, 2]
+        if list(windows.shape) != wanted:
+            raise ValueError(f"windows must have shape {wanted}, got {list(windows.shape)}")
     for name, bias in (("blank_bias", blank_bias), ("label_bias", label_bias)):
         if bias is None:
             continue
         if not isinstance(bias, Tensor) or not bias.is_floating_point():
             kind = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
             raise TypeError(f"{name} must be a floating point tensor, got {kind}")
-        if bias.shape != x.shape[:3] or bias.device != x.device:
-            raise ValueError(f"{name} must have shape {list(x.shape[:3])} on {x.device}, got {list(bias.shape)} on "
+        if tuple(bias.shape) != tuple(cells) or bias.device != device:
+            raise ValueError(f"{name} must have shape {list(cells)} on {device}, got {list(bias.shape)} on "
                              f"{bias.device}")  # fmt: skip
 
 
@@ -344,6 +354,20 @@ def _number(name, value, least=-math.inf) -> float:
         at_least = f" and at least {least:g}" if least > -math.inf else ""
         raise ValueError(f"{name} must be finite{at_least}, got {value!r}")
     return float(value)
+
+
+def _frames(name, x, input_lengths, max_input_length) -> int:
+    """T of a packed batch: max_input_length, or the longest, which is read from where it is."""
+    if max_input_length is not None:
+        if isinstance(max_input_length, bool) or not isinstance(max_input_length, (int, torch.SymInt)):
+            raise TypeError(f"max_input_length must be None or an int >= 0, got {type(max_input_length).__name__}")
+        if not 0 <= max_input_length < 1 << 31:
+            raise ValueError(f"max_input_length must be None or an int >= 0 and < 2^31, got {max_input_length}")
+        return max_input_length
+    longest = max(1, int(input_lengths.max())) if len(input_lengths) else 0
+    if longest > len(x):
+        raise ValueError(f"{name} must have at least a row for each of {longest} frames (input_lengths), got {len(x)}")
+    return longest
 
 
 def _class_of(blank, V) -> int:
@@ -361,7 +385,7 @@ def _class_of(blank, V) -> int:
 def _check_overwritable(name, x) -> None:
     if x.is_leaf or (x._base is not None and x._base.is_leaf):
         raise ValueError(f"{name} must not be a leaf or a view of one with inplace_grad: its values would be lost")
-    if x.shape[3] > 1 and x.stride(3) != 1:
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
         raise ValueError(f"{name} must have contiguous rows with inplace_grad, got strides {list(x.stride())}")
     covered = 1
     for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape) if size > 1):

@@ -123,3 +123,10 @@ def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, keep, validat
 @torch.library.register_fake(add_op_namespace_prefix("lattice_derivative"))
 def _(tangent, scores, input_lengths, label_lengths, dt, du, ends_by_blank):
     return scores.new_empty(scores.shape)
+
+
+@torch.library.register_fake(add_op_namespace_prefix("paths"))
+def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, uniforms):
+    B, _, U1, _ = scores.shape
+    frames = scores.new_empty((1 if uniforms is None else uniforms.shape[0], B, U1 - 1), dtype=torch.int64)
+    return frames, torch.empty_like(frames), scores.new_empty(B, dtype=torch.float64)

@@ -286,7 +286,7 @@ def test_known_values(backend, from_logits):
 
 @pytest.mark.parametrize(
     "topology, frames, arcs",
-    [("standard", [1, 1], [0.6, 0.4, 0.4, 0.8, 0.7, 0.8]), ("modified", [1, 3], [0.6, 0.4, 0.5, 0.6])],
+    [("standard", [1, 1], [0.6, 0.4, 0.4, 0.8, 0.7, 0.8]), ("modified", [1, 2], [0.6, 0.4, 0.4, 0.8])],
 )
 def test_best_path_of_probabilities(backend, topology, frames, arcs):
     found, score = call(backend, "align", probabilities(), topology=topology)
@@ -505,6 +505,18 @@ def test_tdt_gradients_do_not_read_padding(backend):
     blank, label = backend.rnnt.alignment.posteriors_tdt(*heads, *ids, durations=[0, 1, 2])
     for grad in torch.autograd.grad((blank**2).sum() + (label**2).sum(), heads):
         assert grad.isfinite().all() and (grad.cpu()[~given.cells] == 0).all() and (grad != 0).any()
+
+
+@pytest.mark.parametrize("name", ["posteriors_tdt", "align_tdt"])
+def test_tdt_arguments(backend, name):
+    function = getattr(backend.rnnt.alignment, name)
+    for durations, head, words in [
+        ([0, 1, 2], TDT[..., :2], "duration_logits must have shape"),
+        ([0, 1, 1], TDT, "durations must be different"),
+        ([0], TDT[..., :1], "durations must be"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            function(X1.x.to(backend.device), head.to(backend.device), *X1[1:4], durations=durations)
 
 
 # ---- arguments, data, the ops

@@ -14,7 +14,7 @@ from torch import Tensor
 from ._ops import ops
 from .lattice import ARCS, Arcs, transducer_arcs
 from .loss import _check_options, _check_tensors, _check_variant, _class_of, _number
-from .tdt import _durations, tdt_arcs, tdt_scores
+from .tdt import _check_duration_logits, _durations, tdt_arcs, tdt_scores
 
 
 def posteriors(
@@ -415,6 +415,7 @@ def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, d
     _check_options("none", None, "standard", from_logits=from_logits, validate=validate)
     _check_tensors("token_logits", tokens, labels, input_lengths, label_lengths)
     durations = _durations(durations)
+    _check_duration_logits(duration_logits, tokens, durations)
     scores = _row_scores(tokens, labels, input_lengths, label_lengths, blank, from_logits, validate, exact)
     frame, label = (torch.arange(size, device=scores.device) for size in scores.shape[1:3])
     input_lengths, label_lengths = (x.to(scores.device)[:, None, None] for x in (input_lengths, label_lengths))

@@ -17,7 +17,7 @@ class Paths {
         is_best(!params.uniforms),
         layout(p.layout()),
         team(team_of_utterance) {
-    scores = static_cast<const Scalar*>(p.scores) + b * p.T * p.U1 * p.arcs.count;
+    scores = static_cast<const Scalar*>(p.scores) + b * p.T * p.U1;
     beta = memory, marks = memory + layout.slots();
   }
 
@@ -26,7 +26,7 @@ class Paths {
     bool bad = false;
     for (int64_t row = team.rank(); row < T * p.U1; row += team.size())
       for (int k = 0; k < p.arcs.count; k++)
-        bad |= row % p.U1 + p.arcs.arc[k].du <= U && !(scores[row * p.arcs.count + k] < Scalar(INFINITY));
+        bad |= row % p.U1 + p.arcs.arc[k].du <= U && !(scores[k * p.B * p.T * p.U1 + row] < Scalar(INFINITY));
     bad = team.any(bad);
     for (int64_t f = T + U; f >= 0; f--) {
       const int64_t last = f < U ? f : U;
@@ -81,7 +81,7 @@ class Paths {
   RNNT_HD double onward(int k, int64_t t, int64_t u) const {
     if (!leaving(p.arcs, k, t + u, T, U).has(u)) return -INFINITY;
     const Arc arc = p.arcs.arc[k];
-    return static_cast<double>(scores[(t * p.U1 + u) * p.arcs.count + k]) + at(t + arc.dt, u + arc.du);
+    return static_cast<double>(scores[(k * p.B * p.T + t) * p.U1 + u]) + at(t + arc.dt, u + arc.du);
   }
   RNNT_HD bool is_optimal(int k, int64_t t, int64_t u) const { return onward(k, t, u) == at(t, u); }
 

@@ -1,6 +1,6 @@
 """What the lattice knows besides the loss: posteriors, expected frames, entropy, the best alignment, samples.
 
-The functions that end in `_of_arcs` take the scores [B, T, U + 1, K] of any arcs (lattice.py); the others make these
+The functions that end in `_of_arcs` take the scores [K, B, T, U + 1] of any arcs (lattice.py); the others make these
 from log-probabilities or logits.
 """
 
@@ -62,8 +62,8 @@ def posteriors(
     """
     scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, topology, delay_penalty,
                      sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
-    blank_posteriors, label_posteriors = posteriors_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
-    return blank_posteriors[..., 0], label_posteriors[..., 0]
+    (of_blank,), (of_label,) = posteriors_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
+    return of_blank, of_label
 
 
 def expected_frames(
@@ -278,9 +278,8 @@ def posteriors_tdt(
     scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
                                sigma, from_logits, validate)  # fmt: skip
     of_blanks, of_labels = posteriors_of_arcs(scores, input_lengths, label_lengths, arcs)
-    above_0 = [i for i, d in enumerate(durations) if d > 0]
-    above_0 = torch.tensor(above_0, device=of_blanks.device)
-    return torch.zeros_like(of_labels).index_copy(-1, above_0, of_blanks), of_labels
+    blanks, none = iter(of_blanks), torch.zeros_like(of_labels[0])
+    return torch.stack([next(blanks) if d > 0 else none for d in durations], -1), of_labels.movedim(0, -1)
 
 
 @torch.no_grad()
@@ -337,22 +336,22 @@ def frames_to_seconds(frames: Tensor, frame_shift: float) -> Tensor:
     return torch.where(frames == -1, torch.nan, frames * frame_shift)
 
 
-# ---- of any arcs: scores [B, T, U + 1, K], float or double, in nats
+# ---- of any arcs: scores [K, B, T, U + 1], float or double, in nats
 
 
 def posteriors_of_arcs(
     scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs
 ) -> "tuple[Tensor, Tensor]":
-    """Posteriors of the blank arcs and of the label arcs, [B, T, U + 1, how many of them there are]."""
+    """Posteriors of the blank arcs and of the label arcs, [how many of them there are, B, T, U + 1]."""
     _, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
-    return of_arcs[..., _advancing(arcs, 0)], of_arcs[..., _advancing(arcs, 1)]
+    return of_arcs[_advancing(arcs, 0)], of_arcs[_advancing(arcs, 1)]
 
 
 def expected_frames_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
     loss, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
-    _, T, U1, _ = scores.shape
+    T, U1 = scores.shape[2:]
     frame = torch.arange(T, device=scores.device, dtype=scores.dtype)
-    mean = (of_arcs[:, :, :-1, _advancing(arcs, 1)].sum(-1) * frame[:, None]).sum(1)
+    mean = (of_arcs[_advancing(arcs, 1), ..., :-1].sum(0) * frame[:, None]).sum(1)
     has_label = torch.arange(U1 - 1, device=scores.device) < label_lengths.to(scores.device)[:, None]
     has_frame = has_label & (loss != torch.inf)[:, None]
     return mean.masked_fill(loss.isnan()[:, None], torch.nan).masked_fill(~has_frame, -1.0)
@@ -362,7 +361,7 @@ def entropy_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor
     wide = scores.double()  # a difference of large numbers
     loss, of_arcs = ops.lattice(wide, input_lengths, label_lengths, *arcs, True, False)
     # Where an arc is on no path, neither its score, perhaps -inf, nor its posterior's derivative has a part.
-    mean_score = (of_arcs * wide.masked_fill(of_arcs == 0, 0.0)).sum((1, 2, 3))
+    mean_score = (of_arcs * wide.masked_fill(of_arcs == 0, 0.0)).sum((0, 2, 3))
     return torch.where(loss == torch.inf, 0.0, -loss - mean_score).to(scores.dtype)
 
 
@@ -385,7 +384,7 @@ def sample_of_arcs(
     """Frames [n, B, U] and numbers of the labels' arcs [n, B, U] on n paths."""
     if isinstance(n, bool) or operator.index(n) < 0:
         raise ValueError(f"n must be an int >= 0, got {n!r}")
-    B, T, U1, _ = scores.shape
+    _, B, T, U1 = scores.shape
     device = scores.device if generator is None else generator.device
     uniforms = torch.rand(n, B, T + U1, dtype=torch.float64, device=device, generator=generator).to(scores.device)
     frames, path_arcs, _ = ops.paths(scores.detach(), input_lengths, label_lengths, *arcs, uniforms)
@@ -417,14 +416,15 @@ def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, d
     durations = _durations(durations)
     _check_duration_logits(duration_logits, tokens, durations)
     scores = _row_scores(tokens, labels, input_lengths, label_lengths, blank, from_logits, validate, exact)
-    frame, label = (torch.arange(size, device=scores.device) for size in scores.shape[1:3])
+    frame, label = (torch.arange(size, device=scores.device) for size in scores.shape[2:])
     input_lengths, label_lengths = (x.to(scores.device)[:, None, None] for x in (input_lengths, label_lengths))
     cells = (frame[:, None] < input_lengths) & (label <= label_lengths)
-    of_durations = duration_logits.to(scores.dtype).masked_fill(~cells[..., None], 0.0)  # whatever is in padding
+    of_durations = duration_logits.movedim(-1, 0).to(scores.dtype)
+    of_durations = of_durations.contiguous().masked_fill(~cells, 0.0)  # whatever is in padding
     if from_logits:
-        of_durations = of_durations.log_softmax(-1)
+        of_durations = of_durations.log_softmax(0)
     of_arcs = tdt_scores(scores - _number("sigma", sigma), of_durations, durations)
-    return torch.cat(of_arcs, -1), tdt_arcs(durations)
+    return torch.cat(of_arcs), tdt_arcs(durations)
 
 
 def _row_scores(x, labels, input_lengths, label_lengths, blank, from_logits, validate, exact) -> Tensor:
@@ -436,6 +436,6 @@ def _row_scores(x, labels, input_lengths, label_lengths, blank, from_logits, val
     if not exact:
         return scores
     ids = torch.nn.functional.pad(labels.to(x.device, torch.int64), (0, 1)).clamp(0, x.shape[3] - 1)  # padding too
-    label = x.gather(-1, ids[:, None, :, None].expand(-1, x.shape[1], -1, -1))
-    rows = torch.cat([x[..., blank, None], label], -1).to(scores.dtype)
+    label = x.gather(-1, ids[:, None, :, None].expand(-1, x.shape[1], -1, -1))[..., 0]
+    rows = torch.stack([x[..., blank], label]).to(scores.dtype)
     return torch.where(scores.isnan(), scores, rows)  # a label that cannot be is NaN

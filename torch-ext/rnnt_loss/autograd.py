@@ -127,7 +127,7 @@ def _(tangent, scores, input_lengths, label_lengths, dt, du, ends_by_blank):
 
 @torch.library.register_fake(add_op_namespace_prefix("paths"))
 def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, uniforms):
-    B, _, U1, _ = scores.shape
+    _, B, _, U1 = scores.shape
     frames = scores.new_empty((1 if uniforms is None else uniforms.shape[0], B, U1 - 1), dtype=torch.int64)
     return frames, torch.empty_like(frames), scores.new_empty(B, dtype=torch.float64)
 
@@ -142,10 +142,10 @@ def _save_score(ctx, inputs, output):
 
 def _score_gradient(ctx, grad_scores, _):
     # A row whose arcs have posteriors of sum 0 is taken for one that no path enters; here two may cancel.
-    blank, label = (-grad_scores).unbind(-1)
+    blank, label = -grad_scores
     label = torch.where(blank + label == 0, label * (1 + torch.finfo(label.dtype).eps), label)
-    of_arcs = torch.stack([blank, label], -1)
-    grad_x = ops.score_backward(of_arcs.new_ones(of_arcs.shape[0]), *ctx.saved_tensors, of_arcs, *ctx.options, None)
+    of_arcs = torch.stack([blank, label])
+    grad_x = ops.score_backward(of_arcs.new_ones(of_arcs.shape[1]), *ctx.saved_tensors, of_arcs, *ctx.options, None)
     return (grad_x, *[None] * 6)
 
 
@@ -163,7 +163,7 @@ def _lattice_gradient(ctx, grad_loss, grad_posteriors):
     scores, *lengths, posteriors = ctx.saved_tensors
     grads = []
     if grad_loss is not None:
-        grads.append(-grad_loss[:, None, None, None] * posteriors)
+        grads.append(-grad_loss[:, None, None] * posteriors)
     if grad_posteriors is not None:  # the derivative is symmetric: along a vector, and that of its product
         along = ops.lattice_derivative(grad_posteriors.double(), scores.double(), *lengths, *ctx.arcs)
         grads.append(along.to(scores.dtype))

@@ -4,7 +4,6 @@ The functions that end in `_of_arcs` take the scores [K, B, T, U + 1] of any arc
 from log-probabilities or logits.
 """
 
-import operator
 from collections.abc import Sequence
 from typing import Optional
 
@@ -382,8 +381,10 @@ def sample_of_arcs(
     generator: Optional[torch.Generator] = None,
 ) -> "tuple[Tensor, Tensor]":
     """Frames [n, B, U] and numbers of the labels' arcs [n, B, U] on n paths."""
-    if isinstance(n, bool) or operator.index(n) < 0:
-        raise ValueError(f"n must be an int >= 0, got {n!r}")
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise TypeError(f"n must be an int, got {type(n).__name__}")
+    if n < 0:
+        raise ValueError(f"n must be an int >= 0, got {n}")
     _, B, T, U1 = scores.shape
     device = scores.device if generator is None else generator.device
     uniforms = torch.rand(n, B, T + U1, dtype=torch.float64, device=device, generator=generator).to(scores.device)

@@ -421,6 +421,23 @@ def test_gradcheck_where_posteriors_change_against_each_other(backend):
         assert torch.autograd.gradcheck(function, [x])
 
 
+def test_hat(backend):
+    """Of logits as of the log-probabilities that they mean, and with a derivative."""
+    given = random_batch(2, 4, 2, 5, ragged=True, blank=1)
+    blank, labels = given.x[..., 1:2], edit(given, -INF, (..., 1)).x.log_softmax(-1)
+    log_probs = given._replace(x=labels + torch.nn.functional.logsigmoid(-blank))
+    log_probs.x[..., 1:2] = torch.nn.functional.logsigmoid(blank)
+    for name in ("posteriors", "expected_frames", "entropy", "align"):
+        got = call(backend, name, given, from_logits=True, normalizer="hat")
+        wanted = call(backend, name, log_probs)
+        for x, y in [(got, wanted)] if isinstance(got, Tensor) else zip(got, wanted, strict=True):
+            assert_within_budget(name, x, y, floor=1e-11)
+    x = given.x.to(backend.device).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: call(backend, "posteriors", given._replace(x=x), from_logits=True, normalizer="hat"), [x]
+    )
+
+
 @pytest.mark.parametrize("arcs", [ARC_SETS["tdt"], ARC_SETS["multiblank"]], ids=["tdt", "multiblank"])
 def test_gradcheck_of_arcs(backend, arcs):
     scores, T_b, U_b = ragged_scores(arcs, 2)
@@ -546,6 +563,7 @@ def test_frames_to_seconds(backend):
 def test_arguments(backend, name):
     for change, error, words in [
         ({"topology": "ctc"}, ValueError, "topology must be one of standard, modified, constrained"),
+        ({"normalizer": "hat"}, ValueError, "normalizer must be softmax or none without from_logits"),
         ({"from_logits": 1}, TypeError, "from_logits must be a bool"),
         ({"sigma": "0"}, TypeError, "sigma must be a float"),
         ({"delay_penalty": NAN}, ValueError, "delay_penalty must be finite"),
@@ -589,9 +607,9 @@ def test_opcheck(backend, dtype, B, U):
     def check(op, *arguments):
         assert set(torch.library.opcheck(op.default, arguments).values()) == {"SUCCESS"}
 
-    for from_logits in (True, False):
-        check(ops.score, x.detach().requires_grad_(), *ids, 0, from_logits, False)
-    scores, _ = ops.score(x.detach(), *ids, 0, True, False)
+    for normalizer in ("softmax", "hat", "none"):
+        check(ops.score, x.detach().requires_grad_(), *ids, 0, normalizer, False)
+    scores, _ = ops.score(x.detach(), *ids, 0, "softmax", False)
     for keep in (True, False):
         check(ops.lattice, scores.requires_grad_(keep), *ids[1:], *arcs, keep, False)
     scores = scores.detach()

@@ -24,6 +24,7 @@ def posteriors(
     blank: int = 0,
     *,
     from_logits: bool = False,
+    normalizer: str = "softmax",
     topology: str = "standard",
     delay_penalty: float = 0.0,
     sigma: float = 0.0,
@@ -36,7 +37,8 @@ def posteriors(
 
     Args:
         log_probs: [B, T, U + 1, V], float32, float64, float16 or bfloat16; logits with from_logits.
-        from_logits: take the log-softmax of log_probs' rows, fused.
+        from_logits: log_probs holds logits, which are normalized on the way.
+        normalizer: how, "softmax" or "hat", as in `rnnt_loss_from_logits`.
         labels, input_lengths, label_lengths, blank, topology, delay_penalty, sigma, windows, blank_bias, label_bias,
             validate: as in `rnnt_loss`.
 
@@ -59,8 +61,8 @@ def posteriors(
         >>> label.sum((1, 2)).round()                                        # as many as there are labels
         tensor([10.,  7.])
     """
-    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, topology, delay_penalty,
-                     sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
     (of_blank,), (of_label,) = posteriors_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
     return of_blank, of_label
 
@@ -73,6 +75,7 @@ def expected_frames(
     blank: int = 0,
     *,
     from_logits: bool = False,
+    normalizer: str = "softmax",
     topology: str = "standard",
     delay_penalty: float = 0.0,
     sigma: float = 0.0,
@@ -100,8 +103,8 @@ def expected_frames(
         >>> frames = alignment.expected_frames(log_probs, labels, *lengths, from_logits=True)
         >>> frames[frames >= 0].mean().backward()                            # say, to emit early
     """
-    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, topology, delay_penalty,
-                     sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
     return expected_frames_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
 
 
@@ -113,6 +116,7 @@ def entropy(
     blank: int = 0,
     *,
     from_logits: bool = False,
+    normalizer: str = "softmax",
     topology: str = "standard",
     delay_penalty: float = 0.0,
     sigma: float = 0.0,
@@ -139,8 +143,8 @@ def entropy(
         >>> alignment.entropy(log_probs, labels, torch.tensor([4]), torch.tensor([2])).exp().round()      # 5 over 2
         tensor([10.])
     """
-    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, topology, delay_penalty,
-                     sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
     return entropy_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
 
 
@@ -153,6 +157,7 @@ def align(
     blank: int = 0,
     *,
     from_logits: bool = False,
+    normalizer: str = "softmax",
     topology: str = "standard",
     delay_penalty: float = 0.0,
     sigma: float = 0.0,
@@ -188,8 +193,8 @@ def align(
         >>> alignment.frames_to_seconds(frames, 0.04)
         tensor([[0.0400, 0.1200]], dtype=torch.float64)
     """
-    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, topology, delay_penalty,
-                     sigma, windows, blank_bias, label_bias, validate, exact=not from_logits)  # fmt: skip
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate, exact=True)  # fmt: skip
     frames, _, score = align_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
     return frames, score
 
@@ -205,6 +210,7 @@ def sample_paths(
     n: int = 1,
     generator: Optional[torch.Generator] = None,
     from_logits: bool = False,
+    normalizer: str = "softmax",
     topology: str = "standard",
     delay_penalty: float = 0.0,
     sigma: float = 0.0,
@@ -236,8 +242,8 @@ def sample_paths(
         >>> alignment.sample_paths(log_probs, labels, *lengths, n=100).shape
         torch.Size([100, 2, 10])
     """
-    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, topology, delay_penalty,
-                     sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
     return sample_of_arcs(scores, input_lengths, label_lengths, ARCS[topology], n, generator)[0]
 
 
@@ -315,7 +321,7 @@ def align_tdt(
         >>> frames, taken, score = alignment.align_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
     """
     scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
-                               sigma, from_logits, validate, exact=not from_logits)  # fmt: skip
+                               sigma, from_logits, validate, exact=True)  # fmt: skip
     frames, path_arcs, score = align_of_arcs(scores, input_lengths, label_lengths, arcs)
     return frames, torch.tensor([*arcs.dt, -1], device=frames.device)[path_arcs], score
 
@@ -399,12 +405,15 @@ def _advancing(arcs: Arcs, labels: int) -> "list[int]":
 # ---- from rows
 
 
-def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, topology, delay_penalty, sigma, windows,
-            blank_bias, label_bias, validate, exact=False) -> Tensor:  # fmt: skip
-    _check_options("none", None, topology, from_logits=from_logits, validate=validate)
+def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology, delay_penalty, sigma,
+            windows, blank_bias, label_bias, validate, exact=False) -> Tensor:  # fmt: skip
+    _check_options("none", normalizer, None, 0.0, topology, from_logits=from_logits, validate=validate)
+    if normalizer == "hat" and not from_logits:
+        raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
     _check_tensors("log_probs", x, labels, input_lengths, label_lengths)
     _check_variant(x, labels, windows, blank_bias, label_bias)
-    scores = _row_scores(x, labels, input_lengths, label_lengths, blank, from_logits, validate, exact)
+    normalizer = normalizer if from_logits else "none"
+    scores = _row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
     return transducer_arcs(scores, input_lengths, topology, sigma=_number("sigma", sigma), windows=windows,
                            delay_penalty=_number("delay_penalty", delay_penalty), blank_bias=blank_bias,
                            label_bias=label_bias)  # fmt: skip
@@ -412,11 +421,12 @@ def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, topolog
 
 def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma, from_logits,
                 validate, exact=False) -> "tuple[Tensor, Arcs]":  # fmt: skip
-    _check_options("none", None, "standard", from_logits=from_logits, validate=validate)
+    _check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
     _check_tensors("token_logits", tokens, labels, input_lengths, label_lengths)
     durations = _durations(durations)
     _check_duration_logits(duration_logits, tokens, durations)
-    scores = _row_scores(tokens, labels, input_lengths, label_lengths, blank, from_logits, validate, exact)
+    normalizer = "softmax" if from_logits else "none"
+    scores = _row_scores(tokens, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
     frame, label = (torch.arange(size, device=scores.device) for size in scores.shape[2:])
     input_lengths, label_lengths = (x.to(scores.device)[:, None, None] for x in (input_lengths, label_lengths))
     cells = (frame[:, None] < input_lengths) & (label <= label_lengths)
@@ -428,13 +438,13 @@ def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, d
     return torch.cat(of_arcs), tdt_arcs(durations)
 
 
-def _row_scores(x, labels, input_lengths, label_lengths, blank, from_logits, validate, exact) -> Tensor:
-    """Scores of blank and label. exact: to the bit what x holds of them, where ops.score gives log(exp(x))."""
+def _row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact) -> Tensor:
+    """Scores of blank and label. exact: log-probabilities to the bit, where ops.score gives log(exp(x))."""
     if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
         raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
     blank = _class_of(blank, x.shape[3])
-    scores, _ = ops.score(x, labels, input_lengths, label_lengths, blank, from_logits, bool(validate))
-    if not exact:
+    scores, _ = ops.score(x, labels, input_lengths, label_lengths, blank, normalizer, bool(validate))
+    if not exact or normalizer != "none":
         return scores
     ids = torch.nn.functional.pad(labels.to(x.device, torch.int64), (0, 1)).clamp(0, x.shape[3] - 1)  # padding too
     label = x.gather(-1, ids[:, None, :, None].expand(-1, x.shape[1], -1, -1))[..., 0]

@@ -133,11 +133,11 @@ def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, uniforms):
 
 
 def _save_score(ctx, inputs, output):
-    *tensors, blank, from_logits, _ = inputs
+    *tensors, blank, normalizer, _ = inputs
     _, softmax = output
     ctx.mark_non_differentiable(softmax)
     ctx.save_for_backward(*tensors, softmax)
-    ctx.options = blank, from_logits
+    ctx.options = blank, normalizer
 
 
 def _score_gradient(ctx, grad_scores, _):

@@ -17,6 +17,7 @@ void score_backward(const ScoreBackwardParams&, int64_t first_row, int64_t last_
 void cells_from_values(const CellsParams&, int64_t first_utterance, int64_t last_utterance);
 void planes_from_cells(const CellsParams&, int64_t first_utterance, int64_t last_utterance);
 void arc_lattice(const ArcLatticeParams&, int64_t first_utterance, int64_t last_utterance);
+void paths(const PathParams&, int64_t first_utterance, int64_t last_utterance);
 
 }  // namespace rnnt::cpu
 
@@ -40,5 +41,7 @@ void cells_from_values(const CellsParams&, void* stream);
 void planes_from_cells(const CellsParams&, void* stream);
 int64_t arc_workspace_bytes(const ArcLatticeParams&);
 void arc_lattice(const ArcLatticeParams&, void* stream);
+int64_t path_workspace_bytes(const PathParams&);
+void paths(const PathParams&, void* stream);
 
 }  // namespace rnnt::cuda

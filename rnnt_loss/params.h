@@ -160,4 +160,15 @@ struct ArcLatticeParams {
   RNNT_HD FrontLayout layout() const { return {T + U1, (U1 + 16) / 16 * 16}; }  // a label more than there are
 };
 
+// Paths through it: n samples, or without uniforms the best one and n = 1.
+struct PathParams {
+  ArcLatticeParams lattice;  // its lengths, arcs and scores
+  int64_t n;
+  const double* uniforms;  // [n, B, T + U1], in [0, 1); may be null
+  int64_t* frames;         // out: [n, B, U], at which each label leaves; -1 without a label or a path
+  int64_t* path_arcs;      // out: [n, B, U], the arc it leaves by; likewise
+  double* score;           // out: [B], of the best path, or log Z
+  double* workspace;       // of CUDA: path_workspace_bytes(p)
+};
+
 }  // namespace rnnt

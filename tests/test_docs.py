@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import operator
 import re
 from pathlib import Path
 
@@ -24,11 +25,19 @@ def test_the_readmes_blocks(backend):
         exec(compile(block, "README.md", "exec"), namespace)
 
 
+ALIGNMENT = ("posteriors", "expected_frames", "entropy", "align", "sample_paths", "posteriors_tdt", "align_tdt")
+
+
 @pytest.mark.parametrize(
-    "name", ["rnnt_loss", "rnnt_loss_from_logits", "rnnt_loss_packed", "RNNTLoss", "pack_rows", "unpack_rows"]
+    "name",
+    [
+        *("rnnt_loss", "rnnt_loss_from_logits", "RNNTLoss", "rnnt_loss_packed", "pack_rows", "unpack_rows"),
+        *("tdt_loss", "tdt_loss_from_joint_logits", "TDTLoss", "multiblank_rnnt_loss"),
+        *(f"alignment.{name}" for name in (*ALIGNMENT, "frames_to_seconds")),
+    ],
 )
 def test_docstring_examples(backend, name):
-    documented = getattr(backend.rnnt, name)
+    documented = operator.attrgetter(name)(backend.rnnt)
     (test,) = [t for t in doctest.DocTestFinder(recurse=False).find(documented, name) if t.examples]
     test.globs = {"torch": torch, **{key: getattr(backend.rnnt, key) for key in backend.rnnt.__all__}}
     report = []
@@ -43,6 +52,13 @@ def test_every_public_function_documents_its_arguments(backend):
             assert section in function.__doc__, (name, section)
         for argument in function.__code__.co_varnames[: function.__code__.co_argcount]:
             assert re.search(rf"\b{argument}\b", function.__doc__), (name, argument)
+
+
+@pytest.mark.parametrize("name", ALIGNMENT)
+def test_alignment_functions_document_what_they_return(backend, name):
+    function = getattr(backend.rnnt.alignment, name)
+    for section in ("Args:", "Returns:", "Edges", "Raises", "Source:", "Example:"):
+        assert section in function.__doc__, (name, section)
 
 
 def test_files_speak_of_the_project_alone():

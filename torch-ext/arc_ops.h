@@ -2,6 +2,7 @@
 // to the scores is a sum of tensors, made where the variant is (rnnt_loss/lattice.py).
 #pragma once
 
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -149,6 +150,33 @@ Tensor lattice_derivative(const Tensor& tangent, const Tensor& scores, const Ten
   call.params.derivative = static_cast<double*>(derivative.mutable_data_ptr());
   Place::arc_lattice(call.scores, call.params);
   return derivative;
+}
+
+// As many samples as there are rows of uniforms; without, the best path.
+template <typename Place>
+std::tuple<Tensor, Tensor, Tensor> paths(const Tensor& scores, const Tensor& input_lengths, const Tensor& label_lengths,
+                                         std::vector<int64_t> dt, std::vector<int64_t> du, bool ends_by_blank,
+                                         std::optional<Tensor> uniforms) {
+  ArcCall call(Place::kSide, scores, input_lengths, label_lengths, dt, du, ends_by_blank, false);
+  const int64_t B = call.params.B, T = call.params.T, U1 = call.params.U1;
+  PathParams params = {call.params, 1};
+  if (uniforms) {
+    check_type("uniforms", *uniforms, {ScalarType::Double});
+    check(uniforms->dim() == 3, "uniforms must have shape [n, B, T + U + 1], got ", text_of(uniforms->sizes()));
+    params.n = uniforms->size(0);
+    check_sizes("uniforms", *uniforms, {params.n, B, T + U1});
+    check(uniforms->device() == scores.device(), "uniforms must be on the device of the scores");
+    uniforms = torch::stable::contiguous(*uniforms);
+    params.uniforms = data_of<double>(*uniforms);
+  }
+  Tensor frames = new_tensor(scores, {params.n, B, U1 - 1}, ScalarType::Long);
+  Tensor arcs = new_tensor(scores, {params.n, B, U1 - 1}, ScalarType::Long);
+  Tensor score = new_tensor(scores, {B}, ScalarType::Double);
+  params.frames = static_cast<int64_t*>(frames.mutable_data_ptr());
+  params.path_arcs = static_cast<int64_t*>(arcs.mutable_data_ptr());
+  params.score = static_cast<double*>(score.mutable_data_ptr());
+  Place::paths(call.scores, params);
+  return {frames, arcs, score};
 }
 
 }  // namespace rnnt

@@ -81,6 +81,9 @@ struct OnCpu {
   static void arc_lattice(const Tensor&, const ArcLatticeParams& p) {
     torch::stable::parallel_for(0, p.B, 1, [&](int64_t b, int64_t end) { cpu::arc_lattice(p, b, end); });
   }
+  static void paths(const Tensor&, const PathParams& p) {
+    torch::stable::parallel_for(0, p.lattice.B, 1, [&](int64_t b, int64_t end) { cpu::paths(p, b, end); });
+  }
 };
 
 }  // namespace rnnt

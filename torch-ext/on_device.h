@@ -94,6 +94,12 @@ struct OnDevice {
     const CurrentStream stream(scores);
     cuda::arc_lattice(p, stream.get());
   }
+  static void paths(const Tensor& scores, PathParams p) {
+    Tensor workspace = torch::stable::new_empty(scores, {cuda::path_workspace_bytes(p)}, ScalarType::Byte);
+    p.workspace = static_cast<double*>(workspace.mutable_data_ptr());
+    const CurrentStream stream(scores);
+    cuda::paths(p, stream.get());
+  }
 };
 
 }  // namespace rnnt

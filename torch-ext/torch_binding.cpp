@@ -143,6 +143,7 @@ void implement(Library& ops) {
   ops.impl("score_backward_out", TORCH_BOX(&score_backward_out<Place>));
   ops.impl("lattice", TORCH_BOX(&lattice<Place>));
   ops.impl("lattice_derivative", TORCH_BOX(&lattice_derivative<Place>));
+  ops.impl("paths", TORCH_BOX(&paths<Place>));
 }
 
 }  // namespace
@@ -183,6 +184,9 @@ STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
   ops.def(
       "lattice_derivative(Tensor tangent, Tensor scores, Tensor input_lengths, Tensor label_lengths, int[] dt, "
       "int[] du, bool ends_by_blank) -> Tensor");
+  ops.def(
+      "paths(Tensor scores, Tensor input_lengths, Tensor label_lengths, int[] dt, int[] du, bool ends_by_blank, "
+      "Tensor? uniforms) -> (Tensor frames, Tensor arcs, Tensor score)");
 }
 
 #if defined(RNNT_EMULATE)  // the tests' device, whose memory is the CPU's

@@ -7,3 +7,4 @@
 #include "lattice.h"
 #include "normalizer.h"
 #include "arcs.h"
+#include "paths.h"

@@ -1,5 +1,5 @@
-// The lattice of any arcs over a range of utterances, and the tensors at its ends. float runs on the best vectors the
-// machine has, double on scalars.
+// The lattice of any arcs over a range of utterances, paths through it, and the tensors at its ends. float runs on the
+// best vectors the machine has, double and paths on scalars.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -19,6 +19,14 @@ void arc_lattice(const ArcLatticeParams& p, int64_t first, int64_t last) {
 }
 
 namespace {
+
+template <typename Scalar>
+void paths_of(const PathParams& p, int64_t first, int64_t last) {
+  std::vector<double> memory(baseline::path_memory(p.lattice));
+  for (int64_t b = first; b < last; b++)
+    baseline::run_paths<Scalar>(p, b, p.lattice.input_lengths[b], p.lattice.label_lengths[b], memory.data(),
+                                baseline::OneThread());
+}
 
 // visit(row, slot, is_cell, has_label) for the rows of an utterance.
 template <typename Visit>
@@ -63,6 +71,9 @@ void planes_from_cells_of(const CellsParams& p, int64_t first, int64_t last) {
 
 void cells_from_values(const CellsParams& p, int64_t first, int64_t last) {
   p.planes.wide ? cells_from_values_of<double>(p, first, last) : cells_from_values_of<float>(p, first, last);
+}
+void paths(const PathParams& p, int64_t first, int64_t last) {
+  p.lattice.wide ? paths_of<double>(p, first, last) : paths_of<float>(p, first, last);
 }
 void planes_from_cells(const CellsParams& p, int64_t first, int64_t last) {
   p.planes.wide ? planes_from_cells_of<double>(p, first, last) : planes_from_cells_of<float>(p, first, last);

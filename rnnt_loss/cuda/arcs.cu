@@ -1,4 +1,5 @@
-// The lattice of any arcs, by a block an utterance, a thread a node, a barrier a front; and the tensors at its ends.
+// The lattice of any arcs, by a block an utterance, a thread a node, a barrier a front; paths through it, a thread a
+// path; and the tensors at its ends.
 #include "../backend.h"
 #include "../core/core.h"
 #include "cells.cuh"
@@ -21,6 +22,14 @@ __global__ void __launch_bounds__(kThreads) arc_lattice_kernel(ArcLatticeParams 
   const bool good = 1 <= T && T <= p.T && 0 <= U && U < p.U1;
   acc_t* memory = static_cast<acc_t*>(p.workspace) + b * arc_memory(p);
   run_arc_lattice<acc_t>(p, b, good ? T : -1, good ? U : -1, memory, Block());
+}
+
+template <typename acc_t>
+__global__ void __launch_bounds__(kThreads) paths_kernel(PathParams p) {
+  const ArcLatticeParams& lattice = p.lattice;
+  const int64_t b = blockIdx.x, T = lattice.input_lengths[b], U = lattice.label_lengths[b];
+  const bool good = 1 <= T && T <= lattice.T && 0 <= U && U < lattice.U1;
+  run_paths<acc_t>(p, b, good ? T : -1, good ? U : -1, p.workspace + b * path_memory(lattice), Block());
 }
 
 // Which cell of [B, T, U1] a thread takes, and its slot.
@@ -80,6 +89,15 @@ int64_t arc_workspace_bytes(const ArcLatticeParams& p) {
 
 void arc_lattice(const ArcLatticeParams& p, void* stream) {
   if (p.B) launch(p.wide ? arc_lattice_kernel<double> : arc_lattice_kernel<float>, p.B, kThreads, stream, p);
+}
+
+int64_t path_workspace_bytes(const PathParams& p) {
+  return p.lattice.B * path_memory(p.lattice) * static_cast<int64_t>(sizeof(double));
+}
+
+void paths(const PathParams& p, void* stream) {
+  if (p.lattice.B)
+    launch(p.lattice.wide ? paths_kernel<double> : paths_kernel<float>, p.lattice.B, kThreads, stream, p);
 }
 
 }  // namespace rnnt::cuda

@@ -191,20 +191,36 @@ inline void declare(Memory& memory, const CellsParams& p) {
   declare_numbers(memory, "cells", p.cells, 2 * p.batch.rows(), p.planes.wide, are_values ? Use::kOutput : Use::kInput);
 }
 
-inline void declare(Memory& memory, const ArcLatticeParams& p) {
+// Lengths and scores.
+inline void declare_inputs(Memory& memory, const ArcLatticeParams& p) {
   const auto declare_lengths = [&](const char* name, const Integers& lengths) {
     const size_t size = lengths.wide ? sizeof(int64_t) : sizeof(int32_t);
     memory.add(name, lengths.data, p.B * size, size, Use::kInput);
   };
-  const int64_t scores = p.B * p.T * p.U1 * p.arcs.count;
   declare_lengths("input_lengths", p.input_lengths);
   declare_lengths("label_lengths", p.label_lengths);
-  declare_numbers(memory, "scores", p.scores, scores, p.wide, Use::kInput);
+  declare_numbers(memory, "scores", p.scores, p.B * p.T * p.U1 * p.arcs.count, p.wide, Use::kInput);
+}
+
+inline void declare(Memory& memory, const ArcLatticeParams& p) {
+  const int64_t scores = p.B * p.T * p.U1 * p.arcs.count;
+  declare_inputs(memory, p);
   declare_numbers(memory, "loss", p.loss.data, p.B, p.loss.wide, Use::kOutput);
   if (p.posteriors) declare_numbers(memory, "posteriors", p.posteriors, scores, p.wide, Use::kOutput);
   if (p.tangent) declare_numbers(memory, "tangent", p.tangent, scores, true, Use::kInput);
   if (p.tangent) declare_numbers(memory, "derivative", p.derivative, scores, true, Use::kOutput);
   declare_numbers(memory, "workspace", p.workspace, p.B * arc_memory(p), p.wide, Use::kScratch);
+}
+
+inline void declare(Memory& memory, const PathParams& p) {
+  const int64_t B = p.lattice.B, paths = p.n * B, labels = paths * (p.lattice.U1 - 1);
+  declare_inputs(memory, p.lattice);
+  if (p.uniforms)
+    declare_numbers(memory, "uniforms", p.uniforms, paths * (p.lattice.T + p.lattice.U1), true, Use::kInput);
+  declare_numbers(memory, "frames", p.frames, labels, true, Use::kOutput);
+  declare_numbers(memory, "arcs", p.path_arcs, labels, true, Use::kOutput);
+  declare_numbers(memory, "score", p.score, B, true, Use::kOutput);
+  declare_numbers(memory, "workspace", p.workspace, B * path_memory(p.lattice), true, Use::kScratch);
 }
 
 }  // namespace rnnt

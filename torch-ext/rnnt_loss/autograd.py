@@ -129,3 +129,58 @@ def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, keep, validat
 @torch.library.register_fake(add_op_namespace_prefix("lattice_derivative"))
 def _(tangent, scores, input_lengths, label_lengths, dt, du, ends_by_blank):
     return scores.new_empty(scores.shape)
+
+
+@torch.library.register_fake(add_op_namespace_prefix("paths"))
+def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, uniforms):
+    _, B, _, U1 = scores.shape
+    frames = scores.new_empty((1 if uniforms is None else uniforms.shape[0], B, U1 - 1), dtype=torch.int64)
+    return frames, torch.empty_like(frames), scores.new_empty(B, dtype=torch.float64)
+
+
+def _save_score(ctx, inputs, output):
+    *tensors, blank, normalizer, _ = inputs
+    _, softmax = output
+    ctx.mark_non_differentiable(softmax)
+    ctx.save_for_backward(*tensors, softmax)
+    ctx.options = blank, normalizer
+
+
+def _score_gradient(ctx, grad_scores, _):
+    # A row whose arcs have posteriors of sum 0 is taken for one that no path enters; here two may cancel.
+    blank, label = -grad_scores
+    label = torch.where(blank + label == 0, label * (1 + torch.finfo(label.dtype).eps), label)
+    of_arcs = torch.stack([blank, label])
+    grad_x = ops.score_backward(of_arcs.new_ones(of_arcs.shape[1]), *ctx.saved_tensors, of_arcs, *ctx.options, None)
+    return (grad_x, *[None] * 6)
+
+
+def _save_lattice(ctx, inputs, output):
+    scores, input_lengths, label_lengths, *arcs, keep, _ = inputs
+    _, posteriors = output
+    if not keep:
+        ctx.mark_non_differentiable(*output)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(scores, input_lengths, label_lengths, posteriors)
+    ctx.arcs = arcs
+
+
+def _lattice_gradient(ctx, grad_loss, grad_posteriors):
+    scores, *lengths, posteriors = ctx.saved_tensors
+    grads = []
+    if grad_loss is not None:
+        grads.append(-grad_loss[:, None, None] * posteriors)
+    if grad_posteriors is not None:  # the derivative is symmetric: along a vector, and that of its product
+        along = ops.lattice_derivative(grad_posteriors.double(), scores.double(), *lengths, *ctx.arcs)
+        grads.append(along.to(scores.dtype))
+    return (sum(grads) if grads else None, *[None] * 7)
+
+
+def _no_second_derivative(ctx, *_):
+    raise RuntimeError("rnnt_loss: posteriors have one derivative, and what is made of them; this asks for another")
+
+
+torch.library.register_autograd(add_op_namespace_prefix("score"), _score_gradient, setup_context=_save_score)
+torch.library.register_autograd(add_op_namespace_prefix("lattice"), _lattice_gradient, setup_context=_save_lattice)
+torch.library.register_autograd(add_op_namespace_prefix("score_backward"), _no_second_derivative)
+torch.library.register_autograd(add_op_namespace_prefix("lattice_derivative"), _no_second_derivative)

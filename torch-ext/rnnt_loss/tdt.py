@@ -71,14 +71,7 @@ def tdt_loss(
     """
     _check_tensors("token_logits", token_logits, labels, input_lengths, label_lengths)
     durations = _durations(durations)
-    wanted = (*token_logits.shape[:3], len(durations))
-    if not isinstance(duration_logits, Tensor) or not duration_logits.is_floating_point():
-        kind = duration_logits.dtype if isinstance(duration_logits, Tensor) else type(duration_logits).__name__
-        raise TypeError(f"duration_logits must be a floating point tensor, got {kind}")
-    if duration_logits.shape != wanted:
-        raise ValueError(f"duration_logits must have shape {list(wanted)}, got {list(duration_logits.shape)}")
-    if duration_logits.device != token_logits.device:
-        raise ValueError(f"duration_logits must be on {token_logits.device}, got {duration_logits.device}")
+    _check_duration_logits(duration_logits, token_logits, durations)
     options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
     rows = options.rows("token_logits", token_logits, labels, input_lengths, label_lengths, blank)
     return _tdt(token_logits, rows, durations, options, omega, generator, duration_logits)
@@ -302,6 +295,17 @@ def _durations(values) -> "tuple[int, ...]":
     if max(durations, default=0) < 1 or 2 * len(durations) > _MOST_ARCS:
         raise ValueError(f"durations must be 1 to {_MOST_ARCS // 2}, one of them above 0, got {list(durations)}")
     return durations
+
+
+def _check_duration_logits(duration_logits, token_logits, durations) -> None:
+    wanted = (*token_logits.shape[:3], len(durations))
+    if not isinstance(duration_logits, Tensor) or not duration_logits.is_floating_point():
+        kind = duration_logits.dtype if isinstance(duration_logits, Tensor) else type(duration_logits).__name__
+        raise TypeError(f"duration_logits must be a floating point tensor, got {kind}")
+    if duration_logits.shape != wanted:
+        raise ValueError(f"duration_logits must have shape {list(wanted)}, got {list(duration_logits.shape)}")
+    if duration_logits.device != token_logits.device:
+        raise ValueError(f"duration_logits must be on {token_logits.device}, got {duration_logits.device}")
 
 
 def _chance(omega) -> float:

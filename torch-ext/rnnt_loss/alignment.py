@@ -1,0 +1,452 @@
+"""What the lattice knows besides the loss: posteriors, expected frames, entropy, the best alignment, samples.
+
+The functions that end in `_of_arcs` take the scores [K, B, T, U + 1] of any arcs (lattice.py); the others make these
+from log-probabilities or logits.
+"""
+
+from collections.abc import Sequence
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from ._ops import ops
+from .lattice import ARCS, Arcs, transducer_arcs
+from .loss import _check_options, _check_tensors, _check_variant, _class_of, _number
+from .tdt import _check_duration_logits, _durations, tdt_arcs, tdt_scores
+
+
+def posteriors(
+    log_probs: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    blank: int = 0,
+    *,
+    from_logits: bool = False,
+    normalizer: str = "softmax",
+    topology: str = "standard",
+    delay_penalty: float = 0.0,
+    sigma: float = 0.0,
+    windows: Optional[Tensor] = None,
+    blank_bias: Optional[Tensor] = None,
+    label_bias: Optional[Tensor] = None,
+    validate: Optional[bool] = None,
+) -> "tuple[Tensor, Tensor]":
+    r"""The probability that a path takes an arc, given the transcript: minus the loss's gradient by the arc's score.
+
+    Args:
+        log_probs: [B, T, U + 1, V], float32, float64, float16 or bfloat16; logits with from_logits.
+        from_logits: log_probs holds logits, which are normalized on the way.
+        normalizer: how, "softmax" or "hat", as in `rnnt_loss_from_logits`.
+        labels, input_lengths, label_lengths, blank, topology, delay_penalty, sigma, windows, blank_bias, label_bias,
+            validate: as in `rnnt_loss`.
+
+    Returns:
+        (blank, label), [B, T, U + 1] each, float32 (float64 for float64 input): of the arcs that leave (t, u).
+        Differentiable once, by log_probs and the biases: their derivative is the loss's second.
+
+    Edges: 0 in padding, for labels at u = U_b, and everywhere in an utterance without a path. NaN in the cells of an
+    utterance that has NaN or +inf in what is read of it.
+
+    Raises: as `rnnt_loss`; RuntimeError where a derivative of the derivative is asked for.
+
+    Source: Graves 2012; the derivative: Li and Eisner, First- and Second-Order Expectation Semirings, 2009.
+
+    Example:
+        >>> log_probs = torch.randn(2, 50, 11, 30).log_softmax(-1)           # [B, T, U + 1, V]
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> blank, label = alignment.posteriors(log_probs, labels, *lengths)
+        >>> label.sum((1, 2)).round()                                        # as many as there are labels
+        tensor([10.,  7.])
+    """
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
+    (of_blank,), (of_label,) = posteriors_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
+    return of_blank, of_label
+
+
+def expected_frames(
+    log_probs: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    blank: int = 0,
+    *,
+    from_logits: bool = False,
+    normalizer: str = "softmax",
+    topology: str = "standard",
+    delay_penalty: float = 0.0,
+    sigma: float = 0.0,
+    windows: Optional[Tensor] = None,
+    blank_bias: Optional[Tensor] = None,
+    label_bias: Optional[Tensor] = None,
+    validate: Optional[bool] = None,
+) -> Tensor:
+    r"""The mean frame at which each label leaves, over all paths: sum over t of t posterior(label u at t).
+
+    Args: as in `posteriors`.
+
+    Returns:
+        [B, U], float32 (float64 for float64 input), in frames from 0. Differentiable once.
+
+    Edges: -1, with gradient 0, where there is no label (u >= U_b) and in an utterance without a path; NaN in one that
+    has NaN or +inf in what is read of it.
+
+    Raises, Source: as `posteriors`.
+
+    Example:
+        >>> log_probs = torch.randn(2, 50, 11, 30, requires_grad=True)       # [B, T, U + 1, V]
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> frames = alignment.expected_frames(log_probs, labels, *lengths, from_logits=True)
+        >>> frames[frames >= 0].mean().backward()                            # say, to emit early
+    """
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
+    return expected_frames_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
+
+
+def entropy(
+    log_probs: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    blank: int = 0,
+    *,
+    from_logits: bool = False,
+    normalizer: str = "softmax",
+    topology: str = "standard",
+    delay_penalty: float = 0.0,
+    sigma: float = 0.0,
+    windows: Optional[Tensor] = None,
+    blank_bias: Optional[Tensor] = None,
+    label_bias: Optional[Tensor] = None,
+    validate: Optional[bool] = None,
+) -> Tensor:
+    r"""How uncertain the alignment is: the entropy of the distribution over paths, log Z - sum posterior x score.
+
+    Args: as in `posteriors`.
+
+    Returns:
+        [B] in nats, float32 (float64 for float64 input), computed in double: 0 where one path has all probability, at
+        most the logarithm of the number of paths. Differentiable once.
+
+    Edges: 0, with gradient 0, for an utterance without a path; NaN for one that has NaN or +inf in what is read of it.
+
+    Raises, Source: as `posteriors`.
+
+    Example:
+        >>> log_probs = torch.zeros(1, 4, 3, 5)                              # equal: every path is as likely
+        >>> labels = torch.tensor([[1, 2]])
+        >>> alignment.entropy(log_probs, labels, torch.tensor([4]), torch.tensor([2])).exp().round()      # 5 over 2
+        tensor([10.])
+    """
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
+    return entropy_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
+
+
+@torch.no_grad()
+def align(
+    log_probs: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    blank: int = 0,
+    *,
+    from_logits: bool = False,
+    normalizer: str = "softmax",
+    topology: str = "standard",
+    delay_penalty: float = 0.0,
+    sigma: float = 0.0,
+    windows: Optional[Tensor] = None,
+    blank_bias: Optional[Tensor] = None,
+    label_bias: Optional[Tensor] = None,
+    validate: Optional[bool] = None,
+) -> "tuple[Tensor, Tensor]":
+    r"""The best path (Viterbi, forced alignment): the frame at which each label leaves.
+
+    Of equally good paths it is the one with the earliest label 1, of these the one with the earliest label 2, and so
+    on. From log-probabilities the result is the same on every device.
+
+    Args: as in `posteriors`.
+
+    Returns:
+        (frames, score): frames [B, U], int64, from 0; score [B], float64, the sum of the path's arcs in nats.
+
+    Edges: -1 where there is no label (u >= U_b). An utterance without a path has score -inf and frames -1; one that
+    has NaN or +inf in what is read of it has score NaN and frames -1.
+
+    Raises: as `rnnt_loss`.
+
+    Source: Graves 2012; Viterbi, Error Bounds for Convolutional Codes, 1967.
+
+    Example:
+        >>> logits = torch.zeros(1, 4, 3, 5)
+        >>> logits[0, 1, 0, 1] = logits[0, 3, 1, 2] = 9                      # label 1 in frame 1, label 2 in frame 3
+        >>> lengths = torch.tensor([4]), torch.tensor([2])
+        >>> frames, score = alignment.align(logits, torch.tensor([[1, 2]]), *lengths, from_logits=True)
+        >>> frames
+        tensor([[1, 3]])
+        >>> alignment.frames_to_seconds(frames, 0.04)
+        tensor([[0.0400, 0.1200]], dtype=torch.float64)
+    """
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate, exact=True)  # fmt: skip
+    frames, _, score = align_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
+    return frames, score
+
+
+@torch.no_grad()
+def sample_paths(
+    log_probs: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    blank: int = 0,
+    *,
+    n: int = 1,
+    generator: Optional[torch.Generator] = None,
+    from_logits: bool = False,
+    normalizer: str = "softmax",
+    topology: str = "standard",
+    delay_penalty: float = 0.0,
+    sigma: float = 0.0,
+    windows: Optional[Tensor] = None,
+    blank_bias: Optional[Tensor] = None,
+    label_bias: Optional[Tensor] = None,
+    validate: Optional[bool] = None,
+) -> Tensor:
+    r"""Alignments drawn from their distribution: a path as often as exp(its score) / Z.
+
+    Args:
+        n: samples of each utterance, >= 0.
+        generator: that they are drawn from, on any device; torch's default one on that of log_probs.
+        The rest: as in `posteriors`.
+
+    Returns:
+        frames [n, B, U], int64: at which each label leaves.
+
+    Edges: -1 where there is no label (u >= U_b), and in an utterance without a path or with NaN.
+
+    Raises: as `rnnt_loss`.
+
+    Source: forward filtering, backward sampling; here the filter runs backward.
+
+    Example:
+        >>> log_probs = torch.randn(2, 50, 11, 30).log_softmax(-1)           # [B, T, U + 1, V]
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> alignment.sample_paths(log_probs, labels, *lengths, n=100).shape
+        torch.Size([100, 2, 10])
+    """
+    scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
+    return sample_of_arcs(scores, input_lengths, label_lengths, ARCS[topology], n, generator)[0]
+
+
+def posteriors_tdt(
+    token_logits: Tensor,
+    duration_logits: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    durations: Sequence[int],
+    blank: int = 0,
+    sigma: float = 0.0,
+    *,
+    from_logits: bool = True,
+    validate: Optional[bool] = None,
+) -> "tuple[Tensor, Tensor]":
+    """`posteriors` of a token-and-duration transducer.
+
+    Args:
+        token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma: as in `tdt_loss`.
+        from_logits: False: both heads hold log-probabilities.
+        validate: as in `rnnt_loss`.
+
+    Returns:
+        (blank, label), [B, T, U + 1, D] each, by duration; 0 for a blank of duration 0, which there is none of.
+
+    Edges, Raises: as `posteriors`.
+
+    Source: Xu et al., Efficient Sequence Transduction by Jointly Predicting Tokens and Durations, 2023.
+
+    Example:
+        >>> tokens, frames = torch.randn(2, 50, 11, 30), torch.randn(2, 50, 11, 5)
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> blank, label = alignment.posteriors_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
+    """
+    scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
+                               sigma, from_logits, validate)  # fmt: skip
+    of_blanks, of_labels = posteriors_of_arcs(scores, input_lengths, label_lengths, arcs)
+    blanks, none = iter(of_blanks), torch.zeros_like(of_labels[0])
+    return torch.stack([next(blanks) if d > 0 else none for d in durations], -1), of_labels.movedim(0, -1)
+
+
+@torch.no_grad()
+def align_tdt(
+    token_logits: Tensor,
+    duration_logits: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    durations: Sequence[int],
+    blank: int = 0,
+    sigma: float = 0.0,
+    *,
+    from_logits: bool = True,
+    validate: Optional[bool] = None,
+) -> "tuple[Tensor, Tensor, Tensor]":
+    """`align` of a token-and-duration transducer.
+
+    Args: as in `posteriors_tdt`.
+
+    Returns:
+        (frames, durations, score): frames and durations [B, U], int64, at which each label leaves and how many it
+        takes; score [B], float64, in nats. Of equally good paths it is the one with the earliest labels, as `align`;
+        of several durations of a label that this leaves, the shortest.
+
+    Edges: as `align`; durations are -1 where frames are.
+
+    Raises, Source: as `posteriors_tdt`.
+
+    Example:
+        >>> tokens, frames = torch.randn(2, 50, 11, 30), torch.randn(2, 50, 11, 5)
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> frames, taken, score = alignment.align_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
+    """
+    scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
+                               sigma, from_logits, validate, exact=True)  # fmt: skip
+    frames, path_arcs, score = align_of_arcs(scores, input_lengths, label_lengths, arcs)
+    return frames, torch.tensor([*arcs.dt, -1], device=frames.device)[path_arcs], score
+
+
+def frames_to_seconds(frames: Tensor, frame_shift: float) -> Tensor:
+    """frames x frame_shift, in seconds; NaN where frames are -1. Integers become float64.
+
+    Args:
+        frames: of any shape, from `align`, `sample_paths` or `expected_frames`.
+        frame_shift: seconds from one frame of the lattice to the next.
+
+    Example:
+        >>> alignment.frames_to_seconds(torch.tensor([0, 25, -1]), 0.04)
+        tensor([0., 1., nan], dtype=torch.float64)
+    """
+    frames = frames if frames.is_floating_point() else frames.double()
+    return torch.where(frames == -1, torch.nan, frames * frame_shift)
+
+
+# ---- of any arcs: scores [K, B, T, U + 1], float or double, in nats
+
+
+def posteriors_of_arcs(
+    scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs
+) -> "tuple[Tensor, Tensor]":
+    """Posteriors of the blank arcs and of the label arcs, [how many of them there are, B, T, U + 1]."""
+    _, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
+    return of_arcs[_advancing(arcs, 0)], of_arcs[_advancing(arcs, 1)]
+
+
+def expected_frames_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
+    loss, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
+    T, U1 = scores.shape[2:]
+    frame = torch.arange(T, device=scores.device, dtype=scores.dtype)
+    mean = (of_arcs[_advancing(arcs, 1), ..., :-1].sum(0) * frame[:, None]).sum(1)
+    has_label = torch.arange(U1 - 1, device=scores.device) < label_lengths.to(scores.device)[:, None]
+    has_frame = has_label & (loss != torch.inf)[:, None]
+    return mean.masked_fill(loss.isnan()[:, None], torch.nan).masked_fill(~has_frame, -1.0)
+
+
+def entropy_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
+    wide = scores.double()  # a difference of large numbers
+    loss, of_arcs = ops.lattice(wide, input_lengths, label_lengths, *arcs, True, False)
+    # Where an arc is on no path, neither its score, perhaps -inf, nor its posterior's derivative has a part.
+    mean_score = (of_arcs * wide.masked_fill(of_arcs == 0, 0.0)).sum((0, 2, 3))
+    return torch.where(loss == torch.inf, 0.0, -loss - mean_score).to(scores.dtype)
+
+
+def align_of_arcs(
+    scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs
+) -> "tuple[Tensor, Tensor, Tensor]":
+    """Frames [B, U] and numbers of the labels' arcs [B, U] on the best path, and its score [B]."""
+    frames, path_arcs, score = ops.paths(scores.detach(), input_lengths, label_lengths, *arcs, None)
+    return frames[0], path_arcs[0], score
+
+
+def sample_of_arcs(
+    scores: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    arcs: Arcs,
+    n: int,
+    generator: Optional[torch.Generator] = None,
+) -> "tuple[Tensor, Tensor]":
+    """Frames [n, B, U] and numbers of the labels' arcs [n, B, U] on n paths."""
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise TypeError(f"n must be an int, got {type(n).__name__}")
+    if n < 0:
+        raise ValueError(f"n must be an int >= 0, got {n}")
+    _, B, T, U1 = scores.shape
+    device = scores.device if generator is None else generator.device
+    uniforms = torch.rand(n, B, T + U1, dtype=torch.float64, device=device, generator=generator).to(scores.device)
+    frames, path_arcs, _ = ops.paths(scores.detach(), input_lengths, label_lengths, *arcs, uniforms)
+    return frames, path_arcs
+
+
+def _advancing(arcs: Arcs, labels: int) -> "list[int]":
+    return [k for k, du in enumerate(arcs.du) if du == labels]
+
+
+# ---- from rows
+
+
+def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology, delay_penalty, sigma,
+            windows, blank_bias, label_bias, validate, exact=False) -> Tensor:  # fmt: skip
+    _check_options("none", normalizer, None, 0.0, topology, from_logits=from_logits, validate=validate)
+    if normalizer == "hat" and not from_logits:
+        raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
+    _check_tensors("log_probs", x, labels, input_lengths, label_lengths)
+    _check_variant(x, labels, windows, blank_bias, label_bias)
+    normalizer = normalizer if from_logits else "none"
+    scores = _row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
+    return transducer_arcs(scores, input_lengths, topology, sigma=_number("sigma", sigma), windows=windows,
+                           delay_penalty=_number("delay_penalty", delay_penalty), blank_bias=blank_bias,
+                           label_bias=label_bias)  # fmt: skip
+
+
+def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma, from_logits,
+                validate, exact=False) -> "tuple[Tensor, Arcs]":  # fmt: skip
+    _check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
+    _check_tensors("token_logits", tokens, labels, input_lengths, label_lengths)
+    durations = _durations(durations)
+    _check_duration_logits(duration_logits, tokens, durations)
+    normalizer = "softmax" if from_logits else "none"
+    scores = _row_scores(tokens, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
+    frame, label = (torch.arange(size, device=scores.device) for size in scores.shape[2:])
+    input_lengths, label_lengths = (x.to(scores.device)[:, None, None] for x in (input_lengths, label_lengths))
+    cells = (frame[:, None] < input_lengths) & (label <= label_lengths)
+    of_durations = duration_logits.movedim(-1, 0).to(scores.dtype)
+    of_durations = of_durations.contiguous().masked_fill(~cells, 0.0)  # whatever is in padding
+    if from_logits:
+        of_durations = of_durations.log_softmax(0)
+    of_arcs = tdt_scores(scores - _number("sigma", sigma), of_durations, durations)
+    return torch.cat(of_arcs), tdt_arcs(durations)
+
+
+def _row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact) -> Tensor:
+    """Scores of blank and label. exact: log-probabilities to the bit, where ops.score gives log(exp(x))."""
+    if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
+        raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
+    blank = _class_of(blank, x.shape[3])
+    scores, _ = ops.score(x, labels, input_lengths, label_lengths, blank, normalizer, bool(validate))
+    if not exact or normalizer != "none":
+        return scores
+    ids = torch.nn.functional.pad(labels.to(x.device, torch.int64), (0, 1)).clamp(0, x.shape[3] - 1)  # padding too
+    label = x.gather(-1, ids[:, None, :, None].expand(-1, x.shape[1], -1, -1))[..., 0]
+    rows = torch.stack([x[..., blank], label]).to(scores.dtype)
+    return torch.where(scores.isnan(), scores, rows)  # a label that cannot be is NaN

@@ -3,6 +3,8 @@
 import ast
 import doctest
 import re
+from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+LAYERS = ["layers.RNNTLoss", "layers.TDTLoss"]
 
 
 def test_the_readme_has_blocks():
@@ -24,9 +27,9 @@ def test_the_readmes_blocks(backend):
         exec(compile(block, "README.md", "exec"), namespace)
 
 
-@pytest.mark.parametrize("name", ["rnnt_loss", "rnnt_loss_from_logits", "RNNTLoss"])
+@pytest.mark.parametrize("name", ["rnnt_loss", "rnnt_loss_from_logits", "RNNTLoss", *LAYERS])
 def test_docstring_examples(backend, name):
-    documented = getattr(backend.rnnt, name)
+    documented = attrgetter(name)(backend.rnnt)
     (test,) = [t for t in doctest.DocTestFinder(recurse=False).find(documented, name) if t.examples]
     test.globs = {"torch": torch, **{key: getattr(backend.rnnt, key) for key in backend.rnnt.__all__}}
     report = []
@@ -35,12 +38,12 @@ def test_docstring_examples(backend, name):
 
 
 def test_every_public_function_documents_its_arguments(backend):
-    for name in ("rnnt_loss", "rnnt_loss_from_logits"):
-        function = getattr(backend.rnnt, name)
+    for name in ("rnnt_loss", "rnnt_loss_from_logits", *LAYERS):
+        documented = attrgetter(name)(backend.rnnt)
         for section in ("Args:", "Returns:", "Edges:", "Raises:", "Source:", "Example:"):
-            assert section in function.__doc__, (name, section)
-        for argument in function.__code__.co_varnames[: function.__code__.co_argcount]:
-            assert re.search(rf"\b{argument}\b", function.__doc__), (name, argument)
+            assert section in documented.__doc__, (name, section)
+        for argument in set(signature(getattr(documented, "forward", documented)).parameters) - {"self"}:
+            assert re.search(rf"\b{argument}\b", documented.__doc__), (name, argument)
 
 
 def test_files_speak_of_the_project_alone():

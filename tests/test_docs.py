@@ -2,8 +2,9 @@
 
 import ast
 import doctest
-import operator
 import re
+from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+LAYERS = ["layers.RNNTLoss", "layers.TDTLoss"]
 
 
 def test_the_readme_has_blocks():
@@ -32,12 +34,12 @@ ALIGNMENT = ("posteriors", "expected_frames", "entropy", "align", "sample_paths"
     "name",
     [
         *("rnnt_loss", "rnnt_loss_from_logits", "RNNTLoss", "rnnt_loss_packed", "pack_rows", "unpack_rows"),
-        *("tdt_loss", "tdt_loss_from_joint_logits", "TDTLoss", "multiblank_rnnt_loss"),
+        *("tdt_loss", "tdt_loss_from_joint_logits", "TDTLoss", "multiblank_rnnt_loss", *LAYERS),
         *(f"alignment.{name}" for name in (*ALIGNMENT, "frames_to_seconds")),
     ],
 )
 def test_docstring_examples(backend, name):
-    documented = operator.attrgetter(name)(backend.rnnt)
+    documented = attrgetter(name)(backend.rnnt)
     (test,) = [t for t in doctest.DocTestFinder(recurse=False).find(documented, name) if t.examples]
     test.globs = {"torch": torch, **{key: getattr(backend.rnnt, key) for key in backend.rnnt.__all__}}
     report = []
@@ -46,12 +48,12 @@ def test_docstring_examples(backend, name):
 
 
 def test_every_public_function_documents_its_arguments(backend):
-    for name in ("rnnt_loss", "rnnt_loss_from_logits", "rnnt_loss_packed", "pack_rows", "unpack_rows"):
-        function = getattr(backend.rnnt, name)
+    for name in ("rnnt_loss", "rnnt_loss_from_logits", "rnnt_loss_packed", "pack_rows", "unpack_rows", *LAYERS):
+        documented = attrgetter(name)(backend.rnnt)
         for section in ("Args:", "Returns:", "Edges:", "Raises:", "Source:", "Example:"):
-            assert section in function.__doc__, (name, section)
-        for argument in function.__code__.co_varnames[: function.__code__.co_argcount]:
-            assert re.search(rf"\b{argument}\b", function.__doc__), (name, argument)
+            assert section in documented.__doc__, (name, section)
+        for argument in set(signature(getattr(documented, "forward", documented)).parameters) - {"self"}:
+            assert re.search(rf"\b{argument}\b", documented.__doc__), (name, argument)
 
 
 @pytest.mark.parametrize("name", ALIGNMENT)

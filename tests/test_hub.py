@@ -54,3 +54,32 @@ def test_a_path_through_a_link_and_spaces(tmp_path):
     code = f'from kernels import get_kernel\nrnnt = get_kernel("phanerozoic/rnnt-loss", version=1)\n{USE}'
     done = run(code, tmp_path, LOCAL_KERNELS=f"phanerozoic/rnnt-loss={link}")
     assert done.returncode == 0, done.stderr
+
+
+def test_kernelize_puts_the_layers_in_place(tmp_path):
+    """Functions with the signatures of transformers' losses become ours; the client checks a layer's rules."""
+    code = """
+import torch
+from pathlib import Path
+from kernels import LocalLayerRepository, Mode, kernelize, use_kernel_forward_from_hub, use_kernel_mapping
+
+def rnnt_loss(logits, targets, logit_lengths, target_lengths, blank_token_id, reduction="mean_volume"):
+    raise NotImplementedError
+
+def tdt_loss(token_logits, duration_logits, targets, logit_lengths, target_lengths, blank_token_id, durations,
+             sigma=0.0, reduction="mean"):
+    raise NotImplementedError
+
+def kernelized(function, name, mode):
+    layer = use_kernel_forward_from_hub(name)(function)
+    with use_kernel_mapping({name: {"cpu": LocalLayerRepository(Path(BUILD), layer_name=name)}}):
+        return kernelize(layer, mode=mode, device="cpu", use_fallback=False)
+
+tokens, ids = torch.zeros(1, 5, 2, 7), (torch.tensor([[1]]), torch.tensor([5]), torch.tensor([1]))
+loss = kernelized(rnnt_loss, "RNNTLoss", Mode.TRAINING | Mode.TORCH_COMPILE)(tokens, *ids, blank_token_id=0)
+assert abs(loss.item() - 10.066022981897778) < 1e-5
+loss = kernelized(tdt_loss, "TDTLoss", Mode.TRAINING)(tokens, tokens[..., :2], *ids, blank_token_id=0, durations=[0, 1])
+assert loss.isfinite()
+"""
+    done = run(f"BUILD = {str(BUILD)!r}\n{code}", tmp_path)
+    assert done.returncode == 0, done.stderr

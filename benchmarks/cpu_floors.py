@@ -75,6 +75,8 @@ def over_floor(
     shape: str, works: dict[str, Callable[[], object]], thread_counts: list[int], rounds: int, clock=peers.wall_clock
 ) -> list[dict]:
     """A row per number of threads and work but the floor."""
+    B, T, U, V = parse_shape(shape)
+    peers.warm_memory(B * T * (U + 1) * V)
     rows = []
     for threads in thread_counts:
         torch.set_num_threads(threads)

@@ -144,7 +144,7 @@ struct CellsParams {
   void* cells;  // acc_t [2, B, T, U1]: of blank, of label
 };
 
-// The lattice of any K arcs (README, eq. 11), from and to the cells of tensors.
+// The lattice of any K arcs (README, eq. 14), from and to the cells of tensors.
 struct ArcLatticeParams {
   int64_t B, T, U1;
   Integers input_lengths, label_lengths;  // [B]

@@ -265,3 +265,16 @@ def test_the_module(backend):
 def test_errors(backend, options, error, message):
     with pytest.raises(error, match=message):
         backend.loss(random_batch(2, 6, 3, 5), **options)
+
+
+def test_gradients_of_scores_that_cancel(backend):
+    """An upstream gradient of 1 and -1 for the two scores of a row: their sum is 0, the row's gradient is not."""
+    batch = random_batch(2, 3, 2, 40)
+    ids = [tensor.to(backend.device) for tensor in batch[1:4]]
+    x = batch.x.to(backend.device).requires_grad_()
+    scores, _ = backend.rnnt.ops.score(x, *ids, 0, "softmax", False)
+    (grad,) = torch.autograd.grad((scores[0] - scores[1])[:, :, :2].sum(), x)
+    leaf = batch.x.clone().requires_grad_()
+    blank, label = row_scores(batch, leaf.log_softmax(-1))
+    (truth,) = torch.autograd.grad((blank - label)[:, :, :2].sum(), leaf)
+    assert_within_budget("gradient", grad.cpu(), truth)

@@ -1,4 +1,4 @@
-// The lattice of any arcs (README, eq. 11 to 13): log Z and posteriors by alpha and beta, and how the posteriors change
+// The lattice of any arcs (README, eq. 14 to 16): log Z and posteriors by alpha and beta, and how the posteriors change
 // with the scores. Written for a team of threads that share an utterance: on the CPU it is one, which takes
 // Lanes<Real>::kWidth nodes at a time; on CUDA a block, of which each thread takes one.
 //

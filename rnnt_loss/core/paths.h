@@ -1,4 +1,4 @@
-// Paths through a lattice of any arcs (README, eq. 14 to 16): the best one, or samples of their distribution. First
+// Paths through a lattice of any arcs (README, eq. 17 to 19): the best one, or samples of their distribution. First
 // beta, in nats and in double, over the fronts; then a walk from (0, 0). The best path takes additions and comparisons
 // alone, so that it is the same one on every machine. Team: as in arcs.h.
 

@@ -22,22 +22,12 @@ RNNT_HD int64_t for_each_block(int64_t k, int64_t end, Visit visit) {
   return k;
 }
 
-// The elements from k on, with -inf in place of that of the class `excluded`, which is negative for none.
-template <typename X, typename scalar_t>
-RNNT_HD X load_without(int64_t excluded, const scalar_t* row, int64_t k) {
-  using L = Lanes<X>;
-  const X x = L::load(row + k);
-  const uint64_t lane = excluded - k;
-  if (__builtin_expect(lane >= L::kWidth, true)) return x;
-  return select(L::iota() == static_cast<int>(lane), L::splat(-INFINITY), x);
-}
-
 // What is left of a row from k on, less than a block: the last block, with -inf where it overlaps the one before.
 template <typename Real, typename scalar_t>
-RNNT_HD Block<Real> rest_of_row(int64_t excluded, const scalar_t* row, int64_t k, int64_t end) {
+RNNT_HD Block<Real> rest_of_row(const scalar_t* row, int64_t k, int64_t end) {
   using L = Lanes<Block<Real>>;
   const auto overlaps = L::iota() < static_cast<int>(kRowLanes - (end - k));
-  return select(overlaps, L::splat(-INFINITY), load_without<Block<Real>>(excluded, row, end - kRowLanes));
+  return select(overlaps, L::splat(-INFINITY), L::load(row + end - kRowLanes));
 }
 
 // Rows follow each other in memory: what comes 8 KiB later is fetched while the arithmetic goes on.
@@ -57,7 +47,7 @@ struct Largest {
 };
 
 template <typename Real, typename scalar_t, typename acc_t = typename Lanes<Real>::Scalar>
-Largest<acc_t> row_largest(const scalar_t* row, int64_t V, int64_t excluded) {
+Largest<acc_t> row_largest(const scalar_t* row, int64_t V) {
   using OfBlock = Lanes<Block<Real>>;
   Chunk<Real> largest = Lanes<Chunk<Real>>::splat(-INFINITY);
   const auto take = [&](const auto& x) RNNT_INLINE {
@@ -65,8 +55,8 @@ Largest<acc_t> row_largest(const scalar_t* row, int64_t V, int64_t excluded) {
     for (int i = 0; i < x.kParts; i++) largest.part[i] = maximum(x.part[i], largest.part[i]);
   };
   const int64_t k = for_each_block<Real>(
-      0, V, [&](auto lanes, int64_t k) RNNT_INLINE { take(load_without<decltype(lanes)>(excluded, row, k)); });
-  if (k < V) take(rest_of_row<Real>(excluded, row, k, V));
+      0, V, [&](auto lanes, int64_t k) RNNT_INLINE { take(Lanes<decltype(lanes)>::load(row + k)); });
+  if (k < V) take(rest_of_row<Real>(row, k, V));
   Block<Real> of_lane;
 #pragma GCC unroll 16
   for (int i = 0; i < of_lane.kParts; i++) {
@@ -105,7 +95,7 @@ struct Rest {
 };
 
 template <bool kAlone, typename Real, typename scalar_t, typename acc_t>
-acc_t row_rest(const scalar_t* row, int64_t V, int64_t excluded, acc_t largest) {
+acc_t row_rest(const scalar_t* row, int64_t V, acc_t largest) {
   using OfBlock = Lanes<Block<Real>>;
   const auto plus = [](Real a, Real b) RNNT_INLINE { return a + b; };
   double sum = 0, ones = 0;
@@ -115,9 +105,9 @@ acc_t row_rest(const scalar_t* row, int64_t V, int64_t excluded, acc_t largest) 
     const int64_t k = for_each_block<Real>(start, end, [&](auto lanes, int64_t k) RNNT_INLINE {
       using X = decltype(lanes);
       prefetch_ahead<X>(row + k);
-      rest.add(load_without<X>(excluded, row, k), splat<X>(largest));
+      rest.add(Lanes<X>::load(row + k), splat<X>(largest));
     });
-    if (k < end) rest.add(rest_of_row<Real>(excluded, row, k, end), splat<Block<Real>>(largest));
+    if (k < end) rest.add(rest_of_row<Real>(row, k, end), splat<Block<Real>>(largest));
     sum += OfBlock::fold(rest.sum, plus);
     if (kAlone) ones += OfBlock::fold(OfBlock::from_int(rest.ones), plus);
   }
@@ -126,9 +116,8 @@ acc_t row_rest(const scalar_t* row, int64_t V, int64_t excluded, acc_t largest) 
 }
 
 template <typename Real, typename scalar_t, typename acc_t>
-acc_t row_rest(const scalar_t* row, int64_t V, int64_t excluded, Largest<acc_t> largest) {
-  return largest.alone ? row_rest<true, Real>(row, V, excluded, largest.value)
-                       : row_rest<false, Real>(row, V, excluded, largest.value);
+acc_t row_rest(const scalar_t* row, int64_t V, Largest<acc_t> largest) {
+  return largest.alone ? row_rest<true, Real>(row, V, largest.value) : row_rest<false, Real>(row, V, largest.value);
 }
 
 // Up to kRowLanes rows of V < kRowLanes elements, turned: element k of row j is at [k][j].
@@ -145,13 +134,12 @@ struct ShortRows {
   }
 };
 
-// The softmax of n short rows without the class `excluded`; row_at(j) is row j.
+// The softmax of n short rows; row_at(j) is row j.
 template <typename Real, typename RowAt, typename acc_t = typename Lanes<Real>::Scalar>
-void short_rows_softmax(RowAt row_at, int n, int64_t V, int64_t excluded, acc_t* largest, acc_t* rest) {
+void short_rows_softmax(RowAt row_at, int n, int64_t V, acc_t* largest, acc_t* rest) {
   using OfRows = Lanes<Block<Real>>;
   ShortRows<acc_t> rows;
   for (int j = 0; j < kRowLanes; j++) j < n ? rows.load_row(j, row_at(j), V) : rows.clear_row(j, V);
-  if (excluded >= 0) std::fill_n(rows.element[excluded], kRowLanes, -INFINITY);
   Block<Real> top = OfRows::load(rows.element[0]);
   for (int64_t k = 1; k < V; k++) top = maximum(OfRows::load(rows.element[k]), top);
   Rest<Real, true> others;

@@ -1,8 +1,10 @@
 // score over a range of rows. float runs on the best vectors the machine has, double on scalars.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "../backend.h"
 #include "cell.h"

@@ -9,6 +9,7 @@ struct Cells {
   alignas(64) acc_t blank_posterior[kRowLanes] = {}, label_posterior[kRowLanes] = {};
   alignas(64) acc_t largest[kRowLanes] = {}, rest[kRowLanes] = {};  // of the softmax
   alignas(64) acc_t blank[kRowLanes] = {}, label[kRowLanes] = {};   // the logit of the arc's class, then its gradient
+  alignas(64) acc_t others[kRowLanes];                              // the posterior that classes without an arc share
   alignas(64) acc_t weight[kRowLanes];  // times exp(x - largest), the gradient of a class without an arc
   int64_t label_class[kRowLanes];       // negative for none
   Normalizer normalizer;
@@ -23,7 +24,8 @@ struct Cells {
     const X P = L::load(blank_posterior), Q = L::load(label_posterior);
     const Softmax<X> row = {L::load(largest), L::load(rest)};
     const bool is_hat = normalizer == Normalizer::kHat;  // whose blank has no part in the softmax
-    const X occupancy_over_sum = (is_hat ? Q : P + Q) / (splat<X>(1) + row.rest);
+    const X of_others = is_hat ? Q : P + Q, occupancy_over_sum = of_others / (splat<X>(1) + row.rest);
+    L::store(others, normalizer == Normalizer::kNone ? splat<X>(0) : of_others);
     L::store(weight, is_bounded() ? occupancy_over_sum : occupancy_over_sum * splat<X>(upstream));
     const auto replace = [&](acc_t* logits, const Softmax<X>& among, const X& own, const X& other) RNNT_INLINE {
       const X x = L::load(logits), m = among.maximum;
@@ -36,14 +38,11 @@ struct Cells {
   }
 
   // Where both posteriors are 0, so is the gradient, whatever comes from upstream.
-  bool is_untouched(int j) const { return occupancy(j) == 0; }
+  bool is_untouched(int j) const { return blank_posterior[j] == 0 && label_posterior[j] == 0; }
   acc_t occupancy(int j) const { return blank_posterior[j] + label_posterior[j]; }
 
   // Whether classes without an arc have a gradient.
-  bool has_others(int j) const {
-    return normalizer == Normalizer::kHat ? label_posterior[j] != 0
-                                          : normalizer == Normalizer::kSoftmax && !is_untouched(j);
-  }
+  bool has_others(int j) const { return others[j] != 0; }
 };
 
 // The gradients of logits without an arc, in place of x = exp(logit - largest).
@@ -111,9 +110,9 @@ void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, int64_t blank_c
 }
 
 // Of n rows of fewer than kRowLanes elements, those whose classes without an arc have a gradient; row_at(j) and
-// out_at(j) are row j.
+// out_at(j) are row j. Returns how many those are.
 template <typename Real, typename RowAt, typename OutAt>
-void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t blank_class, const Cells<Real>& cells) {
+int gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t blank_class, const Cells<Real>& cells) {
   using X = Block<Real>;
   using L = Lanes<X>;
   using scalar_t = std::remove_pointer_t<decltype(out_at(0))>;
@@ -123,12 +122,15 @@ void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t b
   const X largest = L::load(cells.largest), weight = L::load(cells.weight);
   for (int64_t k = 0; k < V; k++)
     L::store(rows.element[k], gradient_of(exponential(L::load(rows.element[k]), largest), weight, cells));
+  int written = 0;
   for (int j = 0; j < n; j++) {
     if (!cells.has_others(j)) continue;
+    written++;
     rows.element[blank_class][j] = cells.blank[j];
     if (cells.label_class[j] >= 0) rows.element[cells.label_class[j]][j] = cells.label[j];
     for (int64_t k = 0; k < V; k++) out_at(j)[k] = store<scalar_t>(rows.element[k][j]);
   }
+  return written;
 }
 
 // kStream is for logits in float, on lanes of float.
@@ -168,7 +170,7 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
         if (has_label) cells.label[j] = load(row_at(j)[cells.label_class[j]]);
       }
       cells.find_gradients();
-      if (are_short) gradient_short_rows<Real>(row_at, out_at, n, batch.V, batch.blank, cells);
+      if (are_short && gradient_short_rows<Real>(row_at, out_at, n, batch.V, batch.blank, cells) == n) continue;
       for (int j = 0; j < n; j++) {
         if (cells.is_untouched(j)) {
           std::fill_n(out_at(j), batch.V, none);

@@ -3,12 +3,15 @@
 
 #include "rows.h"
 
-template <typename Real, typename scalar_t>
+// kHat: a branch within costs the softmax of short rows up to a tenth.
+template <bool kHat, typename Real, typename scalar_t>
 void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
   using acc_t = typename Lanes<Real>::Scalar;
   const Batch& batch = p.batch;
   const FrontLayout layout = batch.layout();
   acc_t* softmax = static_cast<acc_t*>(p.softmax);
+  // A row, and the next one, with -inf for HAT's blank: a sum of the others need not ask where that is.
+  std::vector<scalar_t> copies(kHat ? 2 * batch.V : 0);
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t cells = cells_in_frame(batch, b, t), U = batch.label_lengths[b];
     const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.arcs, layout, b);
@@ -19,16 +22,25 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
       const auto row_at = [&](int j) {
         return static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(batch, b, t, u + j);
       };
+      const auto copy_at = [&](int j) {
+        scalar_t* copy = copies.data() + j % 2 * batch.V;
+        std::copy_n(row_at(j), batch.V, copy);
+        copy[batch.blank] = store<scalar_t>(acc_t(-INFINITY));
+        return copy;
+      };
+      const auto logits_at = std::get<kHat>(std::tuple(row_at, copy_at));
       if (p.normalizer != Normalizer::kNone) {
         if (batch.V < kRowLanes) {
-          short_rows_softmax<Real>(row_at, n, batch.V, p.excluded(), largest, rest);
+          short_rows_softmax<Real>(logits_at, n, batch.V, largest, rest);
         } else {
-          auto next = row_largest<Real>(row_at(0), batch.V, p.excluded());
+          const scalar_t* next_row = logits_at(0);
+          auto next = row_largest<Real>(next_row, batch.V);
           for (int j = 0; j < n; j++) {  // a row's sum needs its maximum: meanwhile, the next one's is found
             const auto own = next;
-            if (j + 1 < n) next = row_largest<Real>(row_at(j + 1), batch.V, p.excluded());
+            const scalar_t* row = next_row;
+            if (j + 1 < n) next_row = logits_at(j + 1), next = row_largest<Real>(next_row, batch.V);
             largest[j] = own.value;
-            rest[j] = row_rest<Real>(row_at(j), batch.V, p.excluded(), own);
+            rest[j] = row_rest<Real>(row, batch.V, own);
           }
         }
       }
@@ -45,9 +57,8 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
         using L = Lanes<Real>;
         const Softmax<Real> row = {L::load(largest + j), L::load(rest + j)};
         const Real x = L::load(blank + j), y = L::load(label + j);
-        const bool is_hat = p.normalizer == Normalizer::kHat;
-        const Softmax<Real> choice = is_hat ? blank_or_label(x) : row;
-        const Value<Real> by_blank = choice.value(x), by_label = is_hat ? label_value(choice, row, y) : row.value(y);
+        const Softmax<Real> choice = kHat ? blank_or_label(x) : row;
+        const Value<Real> by_blank = choice.value(x), by_label = kHat ? label_value(choice, row, y) : row.value(y);
         L::store(values[0] + j, by_blank.mantissa);
         L::store(values[1] + j, by_blank.exponent);
         L::store(values[2] + j, by_label.mantissa);
@@ -70,7 +81,8 @@ void score_of(const ScoreParams& p, int64_t first, int64_t last) {
   dispatch(p.x.dtype, [&](auto scalar) {
     using scalar_t = decltype(scalar);
     if constexpr (std::is_same_v<Real, double> || !std::is_same_v<scalar_t, double>)
-      score_rows<Real, scalar_t>(p, first, last);
+      p.normalizer == Normalizer::kHat ? score_rows<true, Real, scalar_t>(p, first, last)
+                                       : score_rows<false, Real, scalar_t>(p, first, last);
   });
 }
 

@@ -32,7 +32,7 @@ struct GradientRow {
       cell.occupancy = cell.blank_posterior + cell.label_posterior;
       cell.bound = static_cast<acc_t>(p.clamp), cell.upstream = static_cast<acc_t>(p.grad_loss.at(at.b));
     }
-    is_untouched = cell.occupancy == 0 && !is_nan;
+    is_untouched = cell.blank_posterior == 0 && cell.label_posterior == 0 && !is_nan;
   }
 
   // Whether this thread is the one that writes class k.

@@ -411,7 +411,7 @@ def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, normali
     if normalizer == "hat" and not from_logits:
         raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
     _check_tensors("log_probs", x, labels, input_lengths, label_lengths)
-    _check_variant(x, labels, windows, blank_bias, label_bias)
+    _check_variant(x.device, x.shape[:3], windows, blank_bias, label_bias)
     normalizer = normalizer if from_logits else "none"
     scores = _row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
     return transducer_arcs(scores, input_lengths, topology, sigma=_number("sigma", sigma), windows=windows,

@@ -139,20 +139,17 @@ def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, uniforms):
 
 
 def _save_score(ctx, inputs, output):
-    *tensors, blank, normalizer, _ = inputs
+    *tensors, blank, normalizer, _, max_input_length = inputs
     _, softmax = output
     ctx.mark_non_differentiable(softmax)
     ctx.save_for_backward(*tensors, softmax)
-    ctx.options = blank, normalizer
+    ctx.options = blank, normalizer, None, max_input_length
 
 
 def _score_gradient(ctx, grad_scores, _):
-    # A row whose arcs have posteriors of sum 0 is taken for one that no path enters; here two may cancel.
-    blank, label = -grad_scores
-    label = torch.where(blank + label == 0, label * (1 + torch.finfo(label.dtype).eps), label)
-    of_arcs = torch.stack([blank, label])
-    grad_x = ops.score_backward(of_arcs.new_ones(of_arcs.shape[1]), *ctx.saved_tensors, of_arcs, *ctx.options, None)
-    return (grad_x, *[None] * 6)
+    of_arcs = -grad_scores
+    grad_x = ops.score_backward(of_arcs.new_ones(of_arcs.shape[1]), *ctx.saved_tensors, of_arcs, *ctx.options)
+    return (grad_x, *[None] * 7)
 
 
 def _save_lattice(ctx, inputs, output):

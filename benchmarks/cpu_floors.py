@@ -206,20 +206,29 @@ def extra_bytes(measure: str, shape: str, threads: int) -> int:
     return peers.resident("VmHWM") - before - (inputs[0].nbytes if step is training_step else 0)
 
 
-CHILDREN = {"fresh_gradient": fresh_gradient, "extra_bytes": extra_bytes}
+def recycled(shape: str, rounds: int, thread_counts: list[int]) -> list[dict]:
+    kernel, rows = peers.load_kernel(), []
+    for measure in (log_probs, in_place, halves):
+        torch.set_num_threads(max(thread_counts))
+        rows += measure(kernel, shape, thread_counts, rounds)
+    return rows
 
 
-def of_fresh_process(function: str, *arguments: object):
-    """What one of CHILDREN returns in a process with default allocator settings."""
-    command = [sys.executable, __file__, "--child", function, json.dumps(arguments)]
-    return json.loads(subprocess.check_output(command, env=peers.default_malloc()))
+CHILDREN = {function.__name__: function for function in (recycled, fresh_gradient, extra_bytes)}
+
+
+def of_fresh_process(function: Callable, *arguments: object):
+    """What one of CHILDREN returns in a process of its own, `recycled` in one whose malloc keeps what is freed."""
+    environment = {**peers.default_malloc(), **(peers.MALLOC_RECYCLES if function is recycled else {})}
+    command = [sys.executable, __file__, "--child", function.__name__, json.dumps(arguments)]
+    return json.loads(subprocess.check_output(command, env=environment))
 
 
 def memory(shape: str, threads: int) -> list[dict]:
     B, T, U, _ = parse_shape(shape)
     cells, rows = B * T * (U + 1), []
     for measure in MEMORY_STEPS:
-        extra = of_fresh_process("extra_bytes", measure, shape, threads)
+        extra = of_fresh_process(extra_bytes, measure, shape, threads)
         rows.append(result(measure, shape, threads, extra / cells, slack=MEBIBYTE / cells, bytes=extra))
     return rows
 
@@ -247,20 +256,16 @@ def main() -> None:
     parser.add_argument("--json", metavar="PATH")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    torch.manual_seed(0)
     if args.child:
         function, arguments = args.child
         return print(json.dumps(CHILDREN[function](*json.loads(arguments))))
-    peers.recycle_memory()
     about = peers.provenance(__file__, args.json)
-    torch.manual_seed(0)
     rounds = min(args.rounds, 3) if args.quick else args.rounds
     rows = lattice(QUICK_LATTICE_SHAPE if args.quick else LATTICE_SHAPE, rounds)
-    kernel = peers.load_kernel()
     for shape in args.shapes or (QUICK_SHAPES if args.quick else SHAPES):
-        for measure in (log_probs, in_place, halves):
-            torch.set_num_threads(max(args.threads))
-            rows += measure(kernel, shape, args.threads, rounds)
-        rows += of_fresh_process("fresh_gradient", shape, rounds, args.threads)
+        rows += of_fresh_process(recycled, shape, rounds, args.threads)
+        rows += of_fresh_process(fresh_gradient, shape, rounds, args.threads)
         if Path("/proc/self/status").exists():
             rows += memory(shape, max(args.threads))
     if any(row["measure"] == "fresh gradient" for row in rows):

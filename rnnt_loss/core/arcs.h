@@ -155,6 +155,9 @@ class ArcLattice {
   // labels from which k leaves the front it leaves).
   template <typename Visit>
   RNNT_HD void each_arc(int64_t f, int64_t u, int direction, Visit visit) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1  // registers: several arcs at a time are more than a thread has
+#endif
     for (int k = 0; k < K; k++) {
       const int64_t other = f + direction * p.arcs.span(k), label = u + direction * p.arcs.arc[k].du;
       if (other < 0 || other > T + U) continue;
@@ -184,6 +187,9 @@ class ArcLattice {
     for (int64_t row = team.rank(); row < p.T * p.U1; row += team.size()) {
       const int64_t u = row % p.U1;
       const bool is_cell = row / p.U1 < T && u <= U;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
       for (int k = 0; k < K; k++) {
         const int64_t i = k * p.B * p.T * p.U1 + first_row + row;
         is_cell ? of_cell(i, u, k) : of_padding(i);

@@ -169,6 +169,18 @@ def test_durations_of_one_frame_are_the_topologies_of_old(backend):
     assert_within_budget("loss", loss, recursion(arcs, batch, ends_by_blank=True)[0])
 
 
+def test_any_strides(backend):
+    batch, frames = heads(2, 6, 3, 5, 3)
+    wanted = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[0, 1, 2])
+
+    def turned(tokens, frames, *ids, **options):
+        tokens, frames = (x.movedim(-1, 0).contiguous().movedim(0, -1) for x in (tokens, frames))
+        return backend.rnnt.tdt_loss(tokens, frames, *ids, **options)
+
+    for got, same in zip(run(backend, turned, batch, frames, durations=[0, 1, 2]), wanted, strict=True):
+        assert torch.equal(got, same)
+
+
 def test_without_a_path(backend):
     batch, frames = heads(2, 4, 1, 5, 2)
     batch = batch._replace(input_lengths=torch.tensor([4, 3]))

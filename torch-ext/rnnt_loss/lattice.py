@@ -143,6 +143,8 @@ def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra) -> No
 
 def lattice_loss(x: Tensor, rows: Rows, arcs: Arcs, compose: Callable, *inputs: Tensor, clamped=()) -> Tensor:
     """clamped: which of the inputs rows.clamp bounds the gradient of. That of a tail it always does."""
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
+        x = x.contiguous()
     keep = torch.is_grad_enabled() and (x.requires_grad or any(tensor.requires_grad for tensor in inputs))
     return LatticeLoss.apply(x, rows, arcs, compose, clamped, keep, *inputs)
 

@@ -267,8 +267,6 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, no
             return transducer_arcs(scores, input_lengths, topology, fastemit_lambda=fastemit_lambda, windows=windows,
                                    **variant, **dict(zip(biases, values)))  # fmt: skip
 
-        if x.shape[-1] > 1 and x.stride(-1) != 1:
-            x = x.contiguous()
         rows = Rows(labels, input_lengths, label_lengths, blank, normalizer, clamp=clamp, inplace_grad=inplace_grad,
                     validate=bool(validate), max_input_length=frames)  # fmt: skip
         loss = lattice_loss(x, rows, ARCS[topology], compose, *biases.values())

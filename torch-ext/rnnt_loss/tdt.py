@@ -228,8 +228,6 @@ class _Options:
     def rows(self, name, x, labels, input_lengths, label_lengths, blank, extra=(), tail=0) -> Rows:
         if self.kept["inplace_grad"] and torch.is_grad_enabled() and x.requires_grad:
             _check_overwritable(name, x)
-        if x.shape[3] > 1 and x.stride(3) != 1:
-            raise ValueError(f"{name} must have contiguous rows, got strides {list(x.stride())}")
         return Rows(labels, input_lengths, label_lengths, _class_of(blank, x.shape[3] - tail), "softmax", extra, tail,
                     **self.kept)  # fmt: skip
 

@@ -36,7 +36,12 @@ ROOT = Path(__file__).resolve().parent.parent
 SHAPES = ["8,100,20,128", "16,200,40,256", "4,300,50,512", "2,500,80,256", "1,1500,200,500", "8,1000,200,4"]
 QUICK_SHAPES = ["2,60,12,64"]
 LOSS_BOUND, GRADIENT_BOUND = 1e-4, 3e-2  # relative; of the largest gradient: float32 recursions lose up to 1e-2
-MALLOC_RECYCLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+# Small blocks in a thread's cache, next to a freed gradient, would leave it a little too small for the next one.
+MALLOC_RECYCLES = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
+}
 NOTES = {
     "work": "float32 logits, blank 0, full lengths; forward: the losses without autograd; training: their sum and its "
     "gradient at the logits. torchaudio (fused_log_softmax=True) computes its gradient in forward.",
@@ -143,12 +148,6 @@ def recycle_memory() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC_RECYCLES})
 
 
-def warm_memory(elements: int) -> None:
-    """Touches and frees memory for a few gradients: without it, small blocks within what is recycled may leave no room
-    for the next gradient, and its pages are new ones."""
-    torch.empty(4 * elements).fill_(0)
-
-
 def resident(field: str) -> int:
     """VmRSS (now) or VmHWM (the peak) of this process, in bytes."""
     status = Path("/proc/self/status").read_text()
@@ -214,7 +213,7 @@ def compare(text: str, losses: dict[str, Loss], thread_counts: list[int], rounds
         memory = {f"{step}_extra_memory": value for step, value in extra_memory(name, text).items()}
         common[name] = {"agrees": agrees, "loss_error": errors[0], "gradient_error": errors[1], **memory}
     del truth
-    warm_memory(logits.numel())
+
     target = torch.zeros_like(logits)
     works: dict[tuple[str, str], Callable[[], object]] = {
         ("floor", "forward"): logits.sum,

@@ -8,8 +8,9 @@ def assert_within_budget(name: str, got: Tensor, truth: Tensor, twin: Tensor | N
     """Every element of `got` is near `truth` (float64), and infinite or NaN exactly where it is.
 
     Allowed: 2 |twin - truth| + floor x scale. The twin is the plain computation, rounded to got's dtype; the floor is
-    room for another order of the same operations, 1e-12 or, below float64, 5e-7; the scale of a loss is its own size,
-    at least 1, and that of a gradient the largest of its utterance, at least 0.01.
+    room for another order of the same operations, 1e-12 or, below float64, 5e-7, which is what a flow of 100 steps
+    needs: two roundings of 6e-8 a step add up as the root of the steps, whatever the twin's own luck at that element.
+    The scale of a loss is its own size, at least 1, and that of a gradient the largest of its utterance, at least 0.01.
     """
     assert got.shape == truth.shape, f"{name}: wanted shape {tuple(truth.shape)}, got {tuple(got.shape)}"
     if truth.numel() == 0:
@@ -26,7 +27,8 @@ def assert_within_budget(name: str, got: Tensor, truth: Tensor, twin: Tensor | N
     else:
         scale = size.flatten(1).amax(1).clamp(min=0.01).view(-1, *[1] * (truth.dim() - 1))
     acc_t = torch.float64 if got.dtype == torch.float64 else torch.float32
-    floor = floor or (1e-12 if acc_t == torch.float64 else 5e-7)
+    steps = truth.shape[1] + truth.shape[2] if truth.dim() > 2 else 0
+    floor = floor or (1e-12 if acc_t == torch.float64 else 5e-7 * max(1, steps / 100) ** 0.5)
     allowed = floor * scale + torch.finfo(acc_t).tiny
     if twin is not None:
         allowed = allowed + 2 * (twin.double() - wanted).abs()

@@ -1,4 +1,6 @@
-"""What a variant should give: a walk over every path, and the twin's recursion with torch's own derivative."""
+"""What a variant should give: walks over every path, and the twin's recursion with torch's own derivative."""
+
+from typing import NamedTuple
 
 import torch
 from batches import INF, Batch, inside
@@ -51,3 +53,80 @@ def recursion(arcs: list[Arc], batch: Batch, ends_by_blank: bool, label_weight: 
         moves = cells & (posterior > 0)
         surrogate = surrogate - (weight * posterior * arc.score.masked_fill(~moves, 0)).sum()
     return -found.log_z, surrogate
+
+
+# ---- what is known of a lattice besides its loss
+
+ARC_SETS = {
+    "standard": ((1, 0), (0, 1), False),
+    "modified": ((1, 1), (0, 1), False),
+    "tdt": ((1, 2, 0, 1, 2), (0, 0, 1, 1, 1), True),
+    "tdt_without_0": ((4, 1, 2, 4, 1, 2), (0, 0, 0, 1, 1, 1), True),
+    "multiblank": ((1, 0, 2, 3), (0, 1, 0, 0), False),
+}
+
+
+class Path(NamedTuple):
+    score: float  # added up from the end, as the kernels do
+    cells: list  # (t, u, k)
+    frames: tuple
+    durations: tuple
+
+
+def all_paths(scores: Tensor, arcs, T: int, U: int) -> list[Path]:
+    """Of one utterance, scores [T, U + 1, K]."""
+    dt, du, ends_by_blank = arcs
+    values = scores.double().tolist()
+    found = []
+
+    def walk(t, u, cells):
+        if (t, u) == (T, U):
+            score = 0.0
+            for t, u, k in reversed(cells):
+                score = values[t][u][k] + score
+            labels = [(t, dt[k]) for t, u, k in cells if du[k]]
+            if score > -INF:
+                found.append(Path(score, cells, tuple(t for t, _ in labels), tuple(d for _, d in labels)))
+        elif t < T:
+            for k in range(len(dt)):
+                to = t + dt[k], u + du[k]
+                if to[0] <= T and to[1] <= U and not (ends_by_blank and du[k] and to[0] == T):
+                    walk(*to, [*cells, (t, u, k)])
+
+    walk(0, 0, [])
+    return found
+
+
+class Oracle:
+    """All that alignment.py answers, for scores [B, T, U + 1, K]."""
+
+    def __init__(self, scores: Tensor, arcs, input_lengths: Tensor, label_lengths: Tensor):
+        B, T, U1, _ = scores.shape
+        self.arcs = arcs
+        self.posteriors = torch.zeros(scores.shape, dtype=torch.float64)
+        self.expected, self.entropy = torch.full((B, U1 - 1), -1.0, dtype=torch.float64), torch.zeros(B).double()
+        self.frames, self.durations = torch.full((2, B, U1 - 1), -1).unbind(0)
+        self.score, self.log_z = torch.full((2, B), -INF, dtype=torch.float64).unbind(0)
+        self.paths = []
+        for b, (frames, labels) in enumerate(zip(input_lengths.tolist(), label_lengths.tolist(), strict=True)):
+            paths = all_paths(scores[b], arcs, frames, labels)
+            self.paths.append(paths)
+            if not paths:
+                continue
+            totals = torch.tensor([path.score for path in paths], dtype=torch.float64)
+            self.log_z[b] = totals.logsumexp(0)
+            p = (totals - self.log_z[b]).exp()
+            for path, weight in zip(paths, p, strict=True):
+                for cell in path.cells:
+                    self.posteriors[(b, *cell)] += weight
+            self.expected[b, :labels] = p @ torch.tensor([path.frames for path in paths]).double().view(len(paths), -1)
+            self.entropy[b] = -torch.xlogy(p, p).sum()
+            self.score[b] = max(path.score for path in paths)
+            ties = [path for path in paths if path.score == self.score[b]]
+            earliest = min(path.frames for path in ties)
+            ties = [path.durations for path in ties if path.frames == earliest]
+            self.frames[b, :labels] = torch.tensor(earliest)
+            self.durations[b, :labels] = torch.tensor([min(of_label) for of_label in zip(*ties, strict=True)])
+
+    def of(self, labels: int) -> Tensor:
+        return self.posteriors[..., [k for k, du in enumerate(self.arcs[1]) if du == labels]]

@@ -1,10 +1,10 @@
 """What the lattice knows besides the loss, against all paths of small lattices."""
 
 import math
-from typing import NamedTuple
 
 import pytest
 import torch
+from arc_oracles import ARC_SETS, Oracle
 from batches import INF, JUNK_LABEL, NAN, Batch, batch, collate, edit, random_batch
 from cases import FRONT_ENDS, NO_LABEL_1, X1, X1_BLANK, X1_LABEL, X3, probabilities
 from compare import assert_same_bits, assert_within_budget
@@ -12,80 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 TOPOLOGIES = pytest.mark.parametrize("topology", ["standard", "modified", "constrained"])
-ARC_SETS = {
-    "standard": ((1, 0), (0, 1), False),
-    "modified": ((1, 1), (0, 1), False),
-    "tdt": ((1, 2, 0, 1, 2), (0, 0, 1, 1, 1), True),
-    "tdt_without_0": ((4, 1, 2, 4, 1, 2), (0, 0, 0, 1, 1, 1), True),
-    "multiblank": ((1, 0, 2, 3), (0, 1, 0, 0), False),
-}
 ARCS = pytest.mark.parametrize("arcs", ARC_SETS.values(), ids=ARC_SETS.keys())
-
-
-class Path(NamedTuple):
-    score: float  # added up from the end, as the kernels do
-    cells: list  # (t, u, k)
-    frames: tuple
-    durations: tuple
-
-
-def all_paths(scores: Tensor, arcs, T: int, U: int) -> list[Path]:
-    """Of one utterance, scores [T, U + 1, K]."""
-    dt, du, ends_by_blank = arcs
-    values = scores.double().tolist()
-    found = []
-
-    def walk(t, u, cells):
-        if (t, u) == (T, U):
-            score = 0.0
-            for t, u, k in reversed(cells):
-                score = values[t][u][k] + score
-            labels = [(t, dt[k]) for t, u, k in cells if du[k]]
-            if score > -INF:
-                found.append(Path(score, cells, tuple(t for t, _ in labels), tuple(d for _, d in labels)))
-        elif t < T:
-            for k in range(len(dt)):
-                to = t + dt[k], u + du[k]
-                if to[0] <= T and to[1] <= U and not (ends_by_blank and du[k] and to[0] == T):
-                    walk(*to, [*cells, (t, u, k)])
-
-    walk(0, 0, [])
-    return found
-
-
-class Oracle:
-    """All that alignment.py answers, for scores [B, T, U + 1, K]."""
-
-    def __init__(self, scores: Tensor, arcs, input_lengths: Tensor, label_lengths: Tensor):
-        B, T, U1, _ = scores.shape
-        self.arcs = arcs
-        self.posteriors = torch.zeros(scores.shape, dtype=torch.float64)
-        self.expected, self.entropy = torch.full((B, U1 - 1), -1.0, dtype=torch.float64), torch.zeros(B).double()
-        self.frames, self.durations = torch.full((2, B, U1 - 1), -1).unbind(0)
-        self.score, self.log_z = torch.full((2, B), -INF, dtype=torch.float64).unbind(0)
-        self.paths = []
-        for b, (frames, labels) in enumerate(zip(input_lengths.tolist(), label_lengths.tolist(), strict=True)):
-            paths = all_paths(scores[b], arcs, frames, labels)
-            self.paths.append(paths)
-            if not paths:
-                continue
-            totals = torch.tensor([path.score for path in paths], dtype=torch.float64)
-            self.log_z[b] = totals.logsumexp(0)
-            p = (totals - self.log_z[b]).exp()
-            for path, weight in zip(paths, p, strict=True):
-                for cell in path.cells:
-                    self.posteriors[(b, *cell)] += weight
-            self.expected[b, :labels] = p @ torch.tensor([path.frames for path in paths]).double().view(len(paths), -1)
-            self.entropy[b] = -torch.xlogy(p, p).sum()
-            self.score[b] = max(path.score for path in paths)
-            ties = [path for path in paths if path.score == self.score[b]]
-            earliest = min(path.frames for path in ties)
-            ties = [path.durations for path in ties if path.frames == earliest]
-            self.frames[b, :labels] = torch.tensor(earliest)
-            self.durations[b, :labels] = torch.tensor([min(of_label) for of_label in zip(*ties, strict=True)])
-
-    def of(self, labels: int) -> Tensor:
-        return self.posteriors[..., [k for k, du in enumerate(self.arcs[1]) if du == labels]]
 
 
 def ragged_scores(arcs, seed: int, draw=torch.randn) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,14 +32,14 @@ def arcs_of(backend, scores: Tensor, *lengths: Tensor) -> list[Tensor]:
 
 
 def assert_answers(backend, scores: Tensor, arcs, T_b: Tensor, U_b: Tensor) -> Oracle:
-    alignment, wanted = backend.rnnt.alignment, Oracle(scores, arcs, T_b, U_b)
+    arc_functions, wanted = backend.rnnt.arcs, Oracle(scores, arcs, T_b, U_b)
     given = arcs_of(backend, scores, T_b, U_b)
     arcs = backend.rnnt.lattice.Arcs(*arcs)
-    for got, of in zip(alignment.posteriors_of_arcs(*given, arcs), (0, 1), strict=True):
+    for got, of in zip(arc_functions.posteriors_of_arcs(*given, arcs), (0, 1), strict=True):
         assert_within_budget("posteriors", got.movedim(0, -1), wanted.of(of))
-    assert_within_budget("expected", alignment.expected_frames_of_arcs(*given, arcs), wanted.expected, floor=1e-11)
-    assert_within_budget("entropy", alignment.entropy_of_arcs(*given, arcs), wanted.entropy, floor=1e-11)
-    frames, path_arcs, score = (x.cpu() for x in alignment.align_of_arcs(*given, arcs))
+    assert_within_budget("expected", arc_functions.expected_frames_of_arcs(*given, arcs), wanted.expected, floor=1e-11)
+    assert_within_budget("entropy", arc_functions.entropy_of_arcs(*given, arcs), wanted.entropy, floor=1e-11)
+    frames, path_arcs, score = (x.cpu() for x in arc_functions.align_of_arcs(*given, arcs))
     assert_same_bits("frames", frames, wanted.frames)
     assert_same_bits("durations", torch.tensor([*arcs.dt, -1])[path_arcs], wanted.durations)
     assert_same_bits("score", score, wanted.score)
@@ -162,7 +89,7 @@ def test_samples_have_the_distribution_of_paths(backend, arcs):
     wanted = Oracle(scores, arcs, T_b, U_b)
     given = arcs_of(backend, scores, T_b, U_b)
     arcs = backend.rnnt.lattice.Arcs(*arcs)
-    draw = lambda: backend.rnnt.alignment.sample_of_arcs(  # noqa: E731
+    draw = lambda: backend.rnnt.arcs.sample_of_arcs(  # noqa: E731
         *given, arcs, n, torch.Generator().manual_seed(3)
     )
     frames, path_arcs = (x.cpu() for x in draw())
@@ -202,10 +129,10 @@ def test_wide_lattices(backend):
     scores = torch.zeros(2, 2, T, U + 1, device=backend.device)
     lengths = torch.tensor([3, 2]), torch.tensor([700, 650])
     standard = backend.rnnt.lattice.ARCS["standard"]
-    frames, _, score = backend.rnnt.alignment.align_of_arcs(scores, *lengths, standard)
+    frames, _, score = backend.rnnt.arcs.align_of_arcs(scores, *lengths, standard)
     assert (frames[0] == 0).all() and (frames[1, :650] == 0).all() and (frames[1, 650:] == -1).all()
     assert (score == 0).all()
-    entropy = backend.rnnt.alignment.entropy_of_arcs(scores, *lengths, standard)
+    entropy = backend.rnnt.arcs.entropy_of_arcs(scores, *lengths, standard)
     wanted = [math.log(math.comb(T_b + U_b - 1, U_b)) for T_b, U_b in ((3, 700), (2, 650))]
     assert_within_budget("entropy", entropy, torch.tensor(wanted, dtype=torch.float64))
 
@@ -445,7 +372,7 @@ def test_gradcheck_of_arcs(backend, arcs):
     scores = scores.nan_to_num(0).requires_grad_()
     arcs = backend.rnnt.lattice.Arcs(*arcs)
     for name in ("posteriors_of_arcs", "expected_frames_of_arcs", "entropy_of_arcs"):
-        function = getattr(backend.rnnt.alignment, name)
+        function = getattr(backend.rnnt.arcs, name)
         assert torch.autograd.gradcheck(lambda x, function=function: function(x, *lengths, arcs), [scores])
 
 
@@ -496,55 +423,6 @@ def test_posteriors_are_the_losss_gradient(backend):
     ids = pad(given.labels, (0, 1))[:, None, :, None].expand(-1, 6, -1, -1)
     has_label = (torch.arange(5) < given.label_lengths[:, None])[:, None]
     assert_within_budget("label", label, (-grad.gather(3, ids)[..., 0]).masked_fill(~has_label, 0))
-
-
-# ---- durations
-
-
-TDT = torch.tensor(
-    [[[[0.3, 0.1, 0.2], [0.0, 0.5, 0.1], [0.2, 0.2, 0.2]], [[0.1, 0.4, 0.0], [0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]]],
-    dtype=torch.float64,
-)
-
-
-def test_tdt(backend):
-    tokens, durations = X1.x.log_softmax(-1), TDT.log_softmax(-1)
-    label = tokens.gather(3, torch.tensor([1, 2, 0])[None, None, :, None].expand(1, 2, 3, 1))
-    scores = torch.cat([tokens[..., :1] - 0.05 + durations[..., 1:], label - 0.05 + durations], -1)
-    wanted = Oracle(scores, ARC_SETS["tdt"], *X1[2:4])
-    assert abs(wanted.log_z.item() + 5.724600567824256) < 1e-12 and len(wanted.paths[0]) == 6
-    for given, heads in [(True, (X1.x, TDT)), (False, (tokens, durations))]:
-        arguments = [x.to(backend.device) for x in (*heads, *X1[1:4])]
-        keywords = {"durations": [0, 1, 2], "sigma": 0.05, "from_logits": given}
-        blank, of_label = backend.rnnt.alignment.posteriors_tdt(*arguments, **keywords)
-        assert_within_budget("blank", blank, pad(wanted.of(0), (1, 0)))
-        assert_within_budget("label", of_label, wanted.of(1))
-        frames, taken, score = backend.rnnt.alignment.align_tdt(*arguments, **keywords)
-        assert_same_bits("frames", frames.cpu(), wanted.frames)
-        assert_same_bits("durations", taken.cpu(), wanted.durations)
-        assert_within_budget("score", score, wanted.score)
-
-
-def test_tdt_gradients_do_not_read_padding(backend):
-    given = random_batch(3, 5, 2, 4, ragged=True).poisoned()
-    heads = [given.x, given.x[..., :3]]
-    heads = [x.to(backend.device).detach().requires_grad_() for x in heads]
-    ids = [x.to(backend.device) for x in given[1:4]]
-    blank, label = backend.rnnt.alignment.posteriors_tdt(*heads, *ids, durations=[0, 1, 2])
-    for grad in torch.autograd.grad((blank**2).sum() + (label**2).sum(), heads):
-        assert grad.isfinite().all() and (grad.cpu()[~given.cells] == 0).all() and (grad != 0).any()
-
-
-@pytest.mark.parametrize("name", ["posteriors_tdt", "align_tdt"])
-def test_tdt_arguments(backend, name):
-    function = getattr(backend.rnnt.alignment, name)
-    for durations, head, words in [
-        ([0, 1, 2], TDT[..., :2], "duration_logits must have shape"),
-        ([0, 1, 1], TDT, "durations must be different"),
-        ([0], TDT[..., :1], "durations must be"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            function(X1.x.to(backend.device), head.to(backend.device), *X1[1:4], durations=durations)
 
 
 # ---- arguments, data, the ops

@@ -2,7 +2,8 @@
 // with the scores. Written for a team of threads that share an utterance: on the CPU it is one, which takes
 // Lanes<Real>::kWidth nodes at a time; on CUDA a block, of which each thread takes one.
 //
-// Team: rank() and size(), sync() (what one wrote before, all may read after), any(bool).
+// Team: rank() and size(), sync() (what one wrote before, all may read after), any(bool), each(rows, columns, visit),
+// which shares out the pairs of a row and a column.
 
 // Two numbers of every node of an utterance, front by front. There are kGuard slots before the first and behind the
 // last: a neighbour in u is read where there may be none.
@@ -26,6 +27,19 @@ struct NodeValues {
 
 // How many numbers an utterance needs.
 RNNT_HD int64_t arc_memory(const ArcLatticeParams& p) { return (p.tangent ? 6 : 4) * plane_of_nodes(p.layout()); }
+
+// Whether an arc that leaves a cell scores NaN or +inf. scores: of the utterance's first arc.
+template <typename Scalar, typename Team>
+RNNT_HD bool has_bad_score(const ArcLatticeParams& p, const Scalar* scores, int64_t T, int64_t U, Team team) {
+  bool bad = false;
+  RNNT_ONE_BY_ONE
+  for (int k = 0; k < p.arcs.count; k++) {
+    const Scalar* const of_arc = scores + k * p.B * p.T * p.U1;
+    team.each(T, U + 1 - p.arcs.arc[k].du,
+              [&](int64_t t, int64_t u) { bad |= !(of_arc[t * p.U1 + u] < Scalar(INFINITY)); });
+  }
+  return team.any(bad);
+}
 
 template <typename Real, typename Team>
 class ArcLattice {
@@ -54,19 +68,14 @@ class ArcLattice {
 
   // log Z in nats; -inf without a path, NaN where a score of an arc that leaves a cell is NaN or +inf.
   RNNT_HD double forward() {
-    bool bad = false;
-    each_score([&](int64_t i, int64_t u, int k) {
-      const bool exists = p.arcs.arc[k].du == 0 || u < U;
-      bad |= exists && !(scores[i] < Scalar(INFINITY));
-    });
-    bad = team.any(bad);
+    const bool bad = has_bad_score(p, scores + first_row, T, U, team);
     if (team.rank() == 0) alpha.mantissa[0] = 1, alpha.exponent[0] = 0;
     team.sync();
     for (int64_t f = 1; f <= T + U; f++) {
       each_node(f, [&](int64_t u) RNNT_INLINE {
         Value<Real> total = zero<Real>();
-        each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange) RNNT_INLINE {
-          total = total + alpha.template load<Real>(slot(from, label)) * value(k, from, label);
+        each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange range) RNNT_INLINE {
+          total = total + alpha.template load<Real>(slot(from, label)) * value(k, from, label, range);
         });
         alpha.store(slot(f, u), total);
       });
@@ -85,12 +94,9 @@ class ArcLattice {
         const Value<Real> arrived = alpha.template load<Real>(slot(f, u));
         Value<Real> total = zero<Real>();
         each_arc(f, u, 1, [&](int k, int64_t to, int64_t label, LabelRange range) RNNT_INLINE {
-          const Value<Real> left = normalised(value(k, f, u) * beta.template load<Real>(slot(to, label)));
+          const Value<Real> left = normalised(value(k, f, u, range) * beta.template load<Real>(slot(to, label)));
           total = total + left;
-          Scalar lanes[kWidth];
-          L::store(lanes, number_from_value(arrived * left));
-          for (int j = 0; j < kWidth; j++)
-            if (range.has(u + j)) out[arc(k, f, u + j)] = lanes[j];
+          L::scatter(out + arc(k, f, u), next_lane(), lanes_in(range, u), number_from_value(arrived * left));
         });
         beta.store(slot(f, u), total);
       });
@@ -107,7 +113,7 @@ class ArcLattice {
         Real mean = 0;
         each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange range) {
           if (!range.has(label) || here.mantissa == 0) return;
-          const Value<Real> arriving = alpha.template load<Real>(slot(from, label)) * value(k, from, label);
+          const Value<Real> arriving = alpha.template load<Real>(slot(from, label)) * value(k, from, label, range);
           mean += ratio(arriving, here) * (behind[slot(from, label)] + tangent[arc(k, from, label)]);
         });
         behind[slot(f, u)] = mean;
@@ -120,7 +126,7 @@ class ArcLattice {
         Real mean = 0;
         each_arc(f, u, 1, [&](int k, int64_t to, int64_t label, LabelRange range) {
           if (!range.has(u) || here.mantissa == 0) return;
-          const Value<Real> leaving = value(k, f, u) * beta.template load<Real>(slot(to, label));
+          const Value<Real> leaving = value(k, f, u, range) * beta.template load<Real>(slot(to, label));
           const int64_t i = arc(k, f, u);
           const Real rest = tangent[i] + ahead[slot(to, label)];
           mean += ratio(leaving, here) * rest;
@@ -134,7 +140,12 @@ class ArcLattice {
   // Every number of the utterance's cells in an output.
   template <typename T_>
   RNNT_HD void fill(T_* out, T_ of_cell, T_ of_padding) {
-    each_score([&](int64_t i, int64_t, int) { out[i] = of_cell; }, [&](int64_t i) { out[i] = of_padding; });
+    RNNT_ONE_BY_ONE
+    for (int k = 0; k < K; k++) {
+      T_* const of_arc = out + arc(k, 0, 0);
+      team.each(p.T, p.U1,
+                [&](int64_t t, int64_t u) { of_arc[t * p.U1 + u] = t < T && u <= U ? of_cell : of_padding; });
+    }
     team.sync();
   }
 
@@ -155,9 +166,7 @@ class ArcLattice {
   // labels from which k leaves the front it leaves).
   template <typename Visit>
   RNNT_HD void each_arc(int64_t f, int64_t u, int direction, Visit visit) {
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1  // registers: several arcs at a time are more than a thread has
-#endif
+    RNNT_ONE_BY_ONE
     for (int k = 0; k < K; k++) {
       const int64_t other = f + direction * p.arcs.span(k), label = u + direction * p.arcs.arc[k].du;
       if (other < 0 || other > T + U) continue;
@@ -167,34 +176,18 @@ class ArcLattice {
     }
   }
 
-  RNNT_HD Value<Real> value(int k, int64_t f, int64_t u) const {
-    const LabelRange range = leaving(p.arcs, k, f, T, U);
-    Scalar nats[kWidth];
-    for (int j = 0; j < kWidth; j++) nats[j] = range.has(u + j) ? scores[arc(k, f, u + j)] : Scalar(-INFINITY);
-    return value_from_score(L::load(nats));
+  // Of a front's cells the next label's is one frame back.
+  RNNT_HD int64_t next_lane() const { return 1 - p.U1; }
+  RNNT_HD static LaneRange lanes_in(LabelRange range, int64_t u) {
+    const int64_t first = range.first - u, last = range.last - u;
+    return {static_cast<int>(first > 0 ? first : 0), static_cast<int>(last < kWidth ? last + 1 : kWidth)};
+  }
+  RNNT_HD Value<Real> value(int k, int64_t f, int64_t u, LabelRange range) const {
+    return value_from_score(L::gather(scores + arc(k, f, u), next_lane(), lanes_in(range, u), Scalar(-INFINITY)));
   }
 
   RNNT_HD static Real ratio(Value<Real> a, Value<Real> b) {
     return number_from_value(Value<Real>{a.mantissa / b.mantissa, a.exponent - b.exponent});
-  }
-
-  template <typename OfCell>
-  RNNT_HD void each_score(OfCell of_cell) {
-    each_score(of_cell, [](int64_t) {});
-  }
-  template <typename OfCell, typename OfPadding>
-  RNNT_HD void each_score(OfCell of_cell, OfPadding of_padding) {
-    for (int64_t row = team.rank(); row < p.T * p.U1; row += team.size()) {
-      const int64_t u = row % p.U1;
-      const bool is_cell = row / p.U1 < T && u <= U;
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-      for (int k = 0; k < K; k++) {
-        const int64_t i = k * p.B * p.T * p.U1 + first_row + row;
-        is_cell ? of_cell(i, u, k) : of_padding(i);
-      }
-    }
   }
 
   const ArcLatticeParams& p;

@@ -13,10 +13,16 @@ RNNT_HD To from_bits(From bits) {
   return value;
 }
 
-// What differs from one kind of lanes to another. Wide: as many lanes of double. shift_up moves every lane to the next
-// and takes the first from the last of `previous`; shift_down is its mirror.
+// What differs from one kind of lanes to another. Wide: as many lanes of double. gather and scatter: lane i is p[i *
+// step]; of those outside of the range nothing is read, which are `rest`, or written. shift_up moves every lane to the
+// next and takes the first from the last of `previous`; shift_down is its mirror.
 template <typename Real>
 struct Lanes;
+
+// Lanes first .. last - 1.
+struct LaneRange {
+  int first, last;
+};
 
 template <typename Real>
 struct LanesOfOne {
@@ -31,6 +37,12 @@ struct LanesOfOne {
   RNNT_HD static int iota() { return 0; }
   RNNT_HD static Real load(const Real* p) { return *p; }
   RNNT_HD static void store(Real* p, Real x) { *p = x; }
+  RNNT_HD static Real gather(const Real* p, int64_t, LaneRange range, Real rest) {
+    return range.first < range.last ? *p : rest;
+  }
+  RNNT_HD static void scatter(Real* p, int64_t, LaneRange range, Real x) {
+    if (range.first < range.last) *p = x;
+  }
   RNNT_HD static Real shift_up(Real previous, Real) { return previous; }
   RNNT_HD static Real shift_down(Real, Real next) { return next; }
   template <typename Combine>

@@ -23,11 +23,7 @@ class Paths {
 
   // log Z, or the score of the best path, in nats; NaN where a score of an arc that leaves a cell is NaN or +inf.
   RNNT_HD double backward() {
-    bool bad = false;
-    for (int64_t row = team.rank(); row < T * p.U1; row += team.size())
-      for (int k = 0; k < p.arcs.count; k++)
-        bad |= row % p.U1 + p.arcs.arc[k].du <= U && !(scores[k * p.B * p.T * p.U1 + row] < Scalar(INFINITY));
-    bad = team.any(bad);
+    const bool bad = has_bad_score(p, scores, T, U, team);
     for (int64_t f = T + U; f >= 0; f--) {
       const int64_t last = f < U ? f : U;
       for (int64_t u = (f > T ? f - T : 0) + team.rank(); u <= last; u += team.size())

@@ -16,6 +16,13 @@
 #define RNNT_DEVICE
 #endif
 
+// Before a loop that is not to be unrolled on a GPU: it has no registers for several turns at a time.
+#if defined(__CUDA_ARCH__)
+#define RNNT_ONE_BY_ONE _Pragma("unroll 1")
+#else
+#define RNNT_ONE_BY_ONE
+#endif
+
 // RNNT_HD is for functions, RNNT_INLINE for lambdas. All that takes or returns lanes has one of them: how a vector
 // wider than the build's instruction set is passed between functions is not to be relied on.
 #if defined(__CUDACC__)

@@ -5,6 +5,11 @@ struct OneThread {
   RNNT_HD int64_t size() const { return 1; }
   RNNT_HD void sync() const {}
   RNNT_HD bool any(bool condition) const { return condition; }
+  template <typename Visit>
+  RNNT_HD void each(int64_t rows, int64_t columns, Visit visit) const {
+    for (int64_t row = 0; row < rows; row++)
+      for (int64_t column = 0; column < columns; column++) visit(row, column);
+  }
 };
 
 template <typename Real>

@@ -73,6 +73,24 @@ struct Lanes<Floats> {
     const Half half = __builtin_convertvector(Bits<scalar_t>::template store<Real>(x), Half);
     memcpy(p, &half, sizeof half);
   }
+  RNNT_HD static Real gather(const float* p, int64_t step, LaneRange range, float rest) {
+    Real x = splat(rest);
+    if (range.first == 0 && range.last == W) {
+#pragma GCC unroll 16
+      for (int i = 0; i < W; i++) x[i] = p[i * step];
+    } else {
+      for (int i = range.first; i < range.last; i++) x[i] = p[i * step];
+    }
+    return x;
+  }
+  RNNT_HD static void scatter(float* p, int64_t step, LaneRange range, Real x) {
+    if (range.first == 0 && range.last == W) {
+#pragma GCC unroll 16
+      for (int i = 0; i < W; i++) p[i * step] = x[i];
+    } else {
+      for (int i = range.first; i < range.last; i++) p[i * step] = x[i];
+    }
+  }
 
   RNNT_HD static Int iota() {
     Int lane;

@@ -14,6 +14,13 @@ struct Block {
   __device__ int64_t size() const { return kThreads; }
   __device__ void sync() const { __syncthreads(); }
   __device__ bool any(bool condition) const { return __syncthreads_or(condition); }
+  template <typename Visit>
+  __device__ void each(int64_t rows, int64_t columns, Visit visit) const {
+    for (int64_t i = rank(); i < rows * columns; i += size()) {
+      const int64_t row = i / columns;
+      visit(row, i - row * columns);
+    }
+  }
 };
 
 template <typename acc_t>

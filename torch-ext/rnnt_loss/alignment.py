@@ -1,19 +1,34 @@
-"""What the lattice knows besides the loss: posteriors, expected frames, entropy, the best alignment, samples.
+"""What the lattice knows besides the loss: posteriors, expected frames, entropy, the best alignment, samples."""
 
-The functions that end in `_of_arcs` take the scores [K, B, T, U + 1] of any arcs (lattice.py); the others make these
-from log-probabilities or logits.
-"""
-
-from collections.abc import Sequence
 from typing import Optional
 
 import torch
 from torch import Tensor
 
-from ._ops import ops
-from .lattice import ARCS, Arcs, transducer_arcs
-from .loss import _check_options, _check_tensors, _check_variant, _class_of, _number
-from .tdt import _check_duration_logits, _durations, tdt_arcs, tdt_scores
+from .alignment_tdt import align_multiblank, align_tdt, posteriors_multiblank, posteriors_tdt
+from .arcs import (
+    align_of_arcs,
+    entropy_of_arcs,
+    expected_frames_of_arcs,
+    posteriors_of_arcs,
+    row_scores,
+    sample_of_arcs,
+)
+from .lattice import ARCS, transducer_arcs
+from .loss import _check_options, _check_tensors, _check_variant, _number
+
+__all__ = [
+    "align",
+    "align_multiblank",
+    "align_tdt",
+    "entropy",
+    "expected_frames",
+    "frames_to_seconds",
+    "posteriors",
+    "posteriors_multiblank",
+    "posteriors_tdt",
+    "sample_paths",
+]
 
 
 def posteriors(
@@ -247,85 +262,6 @@ def sample_paths(
     return sample_of_arcs(scores, input_lengths, label_lengths, ARCS[topology], n, generator)[0]
 
 
-def posteriors_tdt(
-    token_logits: Tensor,
-    duration_logits: Tensor,
-    labels: Tensor,
-    input_lengths: Tensor,
-    label_lengths: Tensor,
-    durations: Sequence[int],
-    blank: int = 0,
-    sigma: float = 0.0,
-    *,
-    from_logits: bool = True,
-    validate: Optional[bool] = None,
-) -> "tuple[Tensor, Tensor]":
-    """`posteriors` of a token-and-duration transducer.
-
-    Args:
-        token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma: as in `tdt_loss`.
-        from_logits: False: both heads hold log-probabilities.
-        validate: as in `rnnt_loss`.
-
-    Returns:
-        (blank, label), [B, T, U + 1, D] each, by duration; 0 for a blank of duration 0, which there is none of.
-
-    Edges, Raises: as `posteriors`.
-
-    Source: Xu et al., Efficient Sequence Transduction by Jointly Predicting Tokens and Durations, 2023.
-
-    Example:
-        >>> tokens, frames = torch.randn(2, 50, 11, 30), torch.randn(2, 50, 11, 5)
-        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
-        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
-        >>> blank, label = alignment.posteriors_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
-    """
-    scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
-                               sigma, from_logits, validate)  # fmt: skip
-    of_blanks, of_labels = posteriors_of_arcs(scores, input_lengths, label_lengths, arcs)
-    blanks, none = iter(of_blanks), torch.zeros_like(of_labels[0])
-    return torch.stack([next(blanks) if d > 0 else none for d in durations], -1), of_labels.movedim(0, -1)
-
-
-@torch.no_grad()
-def align_tdt(
-    token_logits: Tensor,
-    duration_logits: Tensor,
-    labels: Tensor,
-    input_lengths: Tensor,
-    label_lengths: Tensor,
-    durations: Sequence[int],
-    blank: int = 0,
-    sigma: float = 0.0,
-    *,
-    from_logits: bool = True,
-    validate: Optional[bool] = None,
-) -> "tuple[Tensor, Tensor, Tensor]":
-    """`align` of a token-and-duration transducer.
-
-    Args: as in `posteriors_tdt`.
-
-    Returns:
-        (frames, durations, score): frames and durations [B, U], int64, at which each label leaves and how many it
-        takes; score [B], float64, in nats. Of equally good paths it is the one with the earliest labels, as `align`;
-        of several durations of a label that this leaves, the shortest.
-
-    Edges: as `align`; durations are -1 where frames are.
-
-    Raises, Source: as `posteriors_tdt`.
-
-    Example:
-        >>> tokens, frames = torch.randn(2, 50, 11, 30), torch.randn(2, 50, 11, 5)
-        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
-        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
-        >>> frames, taken, score = alignment.align_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
-    """
-    scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
-                               sigma, from_logits, validate, exact=True)  # fmt: skip
-    frames, path_arcs, score = align_of_arcs(scores, input_lengths, label_lengths, arcs)
-    return frames, torch.tensor([*arcs.dt, -1], device=frames.device)[path_arcs], score
-
-
 def frames_to_seconds(frames: Tensor, frame_shift: float) -> Tensor:
     """frames x frame_shift, in seconds; NaN where frames are -1. Integers become float64.
 
@@ -341,70 +277,6 @@ def frames_to_seconds(frames: Tensor, frame_shift: float) -> Tensor:
     return torch.where(frames == -1, torch.nan, frames * frame_shift)
 
 
-# ---- of any arcs: scores [K, B, T, U + 1], float or double, in nats
-
-
-def posteriors_of_arcs(
-    scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs
-) -> "tuple[Tensor, Tensor]":
-    """Posteriors of the blank arcs and of the label arcs, [how many of them there are, B, T, U + 1]."""
-    _, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
-    return of_arcs[_advancing(arcs, 0)], of_arcs[_advancing(arcs, 1)]
-
-
-def expected_frames_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
-    loss, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
-    T, U1 = scores.shape[2:]
-    frame = torch.arange(T, device=scores.device, dtype=scores.dtype)
-    mean = (of_arcs[_advancing(arcs, 1), ..., :-1].sum(0) * frame[:, None]).sum(1)
-    has_label = torch.arange(U1 - 1, device=scores.device) < label_lengths.to(scores.device)[:, None]
-    has_frame = has_label & (loss != torch.inf)[:, None]
-    return mean.masked_fill(loss.isnan()[:, None], torch.nan).masked_fill(~has_frame, -1.0)
-
-
-def entropy_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
-    wide = scores.double()  # a difference of large numbers
-    loss, of_arcs = ops.lattice(wide, input_lengths, label_lengths, *arcs, True, False)
-    # Where an arc is on no path, neither its score, perhaps -inf, nor its posterior's derivative has a part.
-    mean_score = (of_arcs * wide.masked_fill(of_arcs == 0, 0.0)).sum((0, 2, 3))
-    return torch.where(loss == torch.inf, 0.0, -loss - mean_score).to(scores.dtype)
-
-
-def align_of_arcs(
-    scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs
-) -> "tuple[Tensor, Tensor, Tensor]":
-    """Frames [B, U] and numbers of the labels' arcs [B, U] on the best path, and its score [B]."""
-    frames, path_arcs, score = ops.paths(scores.detach(), input_lengths, label_lengths, *arcs, None)
-    return frames[0], path_arcs[0], score
-
-
-def sample_of_arcs(
-    scores: Tensor,
-    input_lengths: Tensor,
-    label_lengths: Tensor,
-    arcs: Arcs,
-    n: int,
-    generator: Optional[torch.Generator] = None,
-) -> "tuple[Tensor, Tensor]":
-    """Frames [n, B, U] and numbers of the labels' arcs [n, B, U] on n paths."""
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"n must be an int, got {type(n).__name__}")
-    if n < 0:
-        raise ValueError(f"n must be an int >= 0, got {n}")
-    _, B, T, U1 = scores.shape
-    device = scores.device if generator is None else generator.device
-    uniforms = torch.rand(n, B, T + U1, dtype=torch.float64, device=device, generator=generator).to(scores.device)
-    frames, path_arcs, _ = ops.paths(scores.detach(), input_lengths, label_lengths, *arcs, uniforms)
-    return frames, path_arcs
-
-
-def _advancing(arcs: Arcs, labels: int) -> "list[int]":
-    return [k for k, du in enumerate(arcs.du) if du == labels]
-
-
-# ---- from rows
-
-
 def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology, delay_penalty, sigma,
             windows, blank_bias, label_bias, validate, exact=False) -> Tensor:  # fmt: skip
     _check_options("none", normalizer, None, 0.0, topology, from_logits=from_logits, validate=validate)
@@ -413,40 +285,7 @@ def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, normali
     _check_tensors("log_probs", x, labels, input_lengths, label_lengths)
     _check_variant(x.device, x.shape[:3], windows, blank_bias, label_bias)
     normalizer = normalizer if from_logits else "none"
-    scores = _row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
+    scores = row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
     return transducer_arcs(scores, input_lengths, topology, sigma=_number("sigma", sigma), windows=windows,
                            delay_penalty=_number("delay_penalty", delay_penalty), blank_bias=blank_bias,
                            label_bias=label_bias)  # fmt: skip
-
-
-def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma, from_logits,
-                validate, exact=False) -> "tuple[Tensor, Arcs]":  # fmt: skip
-    _check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
-    _check_tensors("token_logits", tokens, labels, input_lengths, label_lengths)
-    durations = _durations(durations)
-    _check_duration_logits(duration_logits, tokens, durations)
-    normalizer = "softmax" if from_logits else "none"
-    scores = _row_scores(tokens, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
-    frame, label = (torch.arange(size, device=scores.device) for size in scores.shape[2:])
-    input_lengths, label_lengths = (x.to(scores.device)[:, None, None] for x in (input_lengths, label_lengths))
-    cells = (frame[:, None] < input_lengths) & (label <= label_lengths)
-    of_durations = duration_logits.movedim(-1, 0).to(scores.dtype)
-    of_durations = of_durations.contiguous().masked_fill(~cells, 0.0)  # whatever is in padding
-    if from_logits:
-        of_durations = of_durations.log_softmax(0)
-    of_arcs = tdt_scores(scores - _number("sigma", sigma), of_durations, durations)
-    return torch.cat(of_arcs), tdt_arcs(durations)
-
-
-def _row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact) -> Tensor:
-    """Scores of blank and label. exact: log-probabilities to the bit, where ops.score gives log(exp(x))."""
-    if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
-        raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
-    blank = _class_of(blank, x.shape[3])
-    scores, _ = ops.score(x, labels, input_lengths, label_lengths, blank, normalizer, bool(validate))
-    if not exact or normalizer != "none":
-        return scores
-    ids = torch.nn.functional.pad(labels.to(x.device, torch.int64), (0, 1)).clamp(0, x.shape[3] - 1)  # padding too
-    label = x.gather(-1, ids[:, None, :, None].expand(-1, x.shape[1], -1, -1))[..., 0]
-    rows = torch.stack([x[..., blank], label]).to(scores.dtype)
-    return torch.where(scores.isnan(), scores, rows)  # a label that cannot be is NaN

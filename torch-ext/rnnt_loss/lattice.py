@@ -81,7 +81,7 @@ class LatticeLoss(torch.autograd.Function):
             logits = x[..., list(rows.extra)].movedim(-1, 0).to(scores.dtype)
             tensors.append(logits - softmax[0] - softmax[1].log1p())
         if rows.tail:
-            tensors.append(x[..., V:].clone() if keep and rows.inplace_grad else x[..., V:])
+            tensors.append(x[..., V:].clone(memory_format=torch.contiguous_format))  # the rows are far apart
         leaves = [tensor.detach().requires_grad_(keep) for tensor in (*tensors, *inputs)]
         with torch.set_grad_enabled(keep):
             composed = compose(*leaves)
@@ -104,19 +104,20 @@ class LatticeLoss(torch.autograd.Function):
     def gradients(ctx, grad_loss):
         x, softmax, posteriors = ctx.saved_tensors
         rows, V = ctx.rows, x.shape[-1] - ctx.rows.tail
-        grads = list(torch.autograd.grad(ctx.composed, ctx.leaves, -posteriors, retain_graph=True, allow_unused=True,
+        # Posteriors are the gradient of log Z, the loss less its sign.
+        grads = list(torch.autograd.grad(ctx.composed, ctx.leaves, posteriors, retain_graph=True, allow_unused=True,
                                          materialize_grads=True))  # fmt: skip
-        of_arcs = -grads.pop(0)
-        of_extra = -grads.pop(0) if rows.extra else None
+        of_arcs = grads.pop(0)
+        of_extra = grads.pop(0) if rows.extra else None
         for i, grad in enumerate(grads):
             if rows.clamp is not None and i - bool(rows.tail) in (*ctx.clamped, -1):
                 grad = grad.clamp(-rows.clamp, rows.clamp)
-            grads[i] = (grad * grad_loss.view(-1, *[1] * (grad.dim() - 1))).to(grad.dtype)
+            grads[i] = (grad * -grad_loss.view(-1, *[1] * (grad.dim() - 1))).to(grad.dtype)
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = x.detach() if rows.inplace_grad else torch.empty_like(x, memory_format=torch.contiguous_format)
             if rows.tail:
-                grad_x[..., V:] = grads[0]
+                grad_x[..., V:] = grads[0].contiguous()  # else it goes through all rows column by column
             _row_gradients(grad_x[..., :V], grad_loss, x.detach()[..., :V], softmax, rows, of_arcs, of_extra)
             if rows.inplace_grad:  # what else was saved of x has to be found out of date
                 torch.autograd.graph.increment_version(grad_x)

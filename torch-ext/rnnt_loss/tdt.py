@@ -192,26 +192,16 @@ def multiblank_rnnt_loss(
         >>> multiblank_rnnt_loss(logits, labels, *lengths, big_blank_durations=[2, 4], blank=29).backward()
     """
     _check_tensors("logits", logits, labels, input_lengths, label_lengths)
-    durations = _integers("big_blank_durations", big_blank_durations, 1)
     options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
-    index = _class_of(blank, logits.shape[3])
-    if index < len(durations):
-        raise ValueError(f"blank must be at least {len(durations)}, for as many big blanks before it, got {blank}")
-    extra = [index - 1 - i for i in range(len(durations))]
+    index, *extra = _big_blanks(logits, labels, label_lengths, big_blank_durations, blank, validate)
     rows = options.rows("logits", logits, labels, input_lengths, label_lengths, index, extra=extra)
-    if validate or labels.device.type == label_lengths.device.type == "cpu":
-        within = torch.arange(labels.shape[1], device=labels.device) < label_lengths.to(labels.device)[:, None]
-        bad = within & (labels >= index - len(extra)) & (labels < index)
-        if bad.any():
-            b, u = bad.nonzero()[0].tolist()
-            raise RuntimeError(f"labels[{b}, {u}] must not be a big blank ({extra}), got {labels[b, u]}")
 
     def compose(scores: Tensor, *big: Tensor) -> Tensor:
         blank_score, label = (scores - sigma).split(1)
         return torch.cat([blank_score, options.emphasised(label), *(tensor - sigma for tensor in big)])
 
-    arcs = Arcs((1, 0, *durations), (0, 1, *[0] * len(durations)))
-    return options.finished(lattice_loss(logits, rows, arcs, compose), label_lengths)
+    loss = lattice_loss(logits, rows, multiblank_arcs(big_blank_durations), compose)
+    return options.finished(loss, label_lengths)
 
 
 class _Options:
@@ -246,23 +236,34 @@ def tdt_arcs(durations: Sequence[int]) -> Arcs:
     return Arcs((*blanks, *durations), (*[0] * len(blanks), *[1] * len(durations)), ends_by_blank=True)
 
 
-def tdt_scores(scores: Tensor, duration_log_probs: Tensor, durations: Sequence[int]) -> "tuple[Tensor, Tensor]":
-    """Scores of `tdt_arcs`: of blanks, of labels; duration_log_probs: [D, B, T, U + 1]."""
-    above_0 = [duration_log_probs[i] for i, d in enumerate(durations) if d > 0]
-    return scores[0] + torch.stack(above_0), scores[1] + duration_log_probs
+def duration_scores(logits: Tensor, input_lengths: Tensor, label_lengths: Tensor, dtype, from_logits=True) -> Tensor:
+    """[D, B, T, U + 1] log-probabilities of durations, whatever is in padding. Of logits, or as they are."""
+    frame, label = (torch.arange(size, device=logits.device) for size in logits.shape[1:3])
+    input_lengths, label_lengths = (x.to(logits.device)[:, None, None] for x in (input_lengths, label_lengths))
+    padding = (frame[:, None] >= input_lengths) | (label > label_lengths)
+    # A softmax over the first axis is many times faster than one over a short last axis.
+    scores = logits.movedim(-1, 0).to(dtype).contiguous().masked_fill(padding, 0.0)
+    return scores.log_softmax(0) if from_logits else scores
+
+
+def tdt_scores(scores: Tensor, of_durations: Tensor, durations: Sequence[int]) -> "list[Tensor]":
+    """Scores of `tdt_arcs`, those of the labels last; of_durations: [D, B, T, U + 1]."""
+    blank, label = scores
+    none = durations.index(0) if 0 in durations else len(durations)  # which no blank has
+    of_blanks = of_durations[:none], of_durations[none + 1 :]
+    return [*(blank + part for part in of_blanks if len(part)), label + of_durations]
+
+
+def multiblank_arcs(big_blank_durations: Sequence[int]) -> Arcs:
+    """Blank, label, big blanks."""
+    return Arcs((1, 0, *big_blank_durations), (0, 1, *[0] * len(big_blank_durations)))
 
 
 def _tdt(x, rows, durations, options, omega, generator, *duration_logits) -> Tensor:
-    T, U1 = x.shape[1:3]
-    frames = torch.arange(T, device=x.device) < rows.input_lengths.to(x.device)[:, None]
-    positions = torch.arange(U1, device=x.device) <= rows.label_lengths.to(x.device)[:, None]
-    padding = ~(frames[:, :, None] & positions[:, None])
-
     def compose(scores: Tensor, logits: Tensor) -> Tensor:
-        # A softmax over the first axis is many times faster than one over a short last axis.
-        log_probs = logits.movedim(-1, 0).to(scores.dtype).contiguous().masked_fill(padding, 0.0).log_softmax(0)
-        blank, label = tdt_scores(scores - options.sigma, log_probs, durations)
-        return torch.cat([blank, options.emphasised(label)])
+        of_durations = duration_scores(logits, rows.input_lengths, rows.label_lengths, scores.dtype)
+        *blanks, label = tdt_scores(scores - options.sigma if options.sigma else scores, of_durations, durations)
+        return torch.cat([*blanks, options.emphasised(label)])
 
     def compose_tokens(scores: Tensor, _: Tensor) -> Tensor:
         blank, label = scores.split(1)
@@ -286,6 +287,22 @@ def _integers(name, values, least) -> "tuple[int, ...]":
     if any(value < least for value in found) or len(set(found)) < len(found):
         raise ValueError(f"{name} must be different and at least {least}, got {list(found)}")
     return found
+
+
+def _big_blanks(x, labels, label_lengths, durations, blank, validate) -> "list[int]":
+    """Classes of blank and of the big blanks."""
+    durations, V = _integers("big_blank_durations", durations, 1), x.shape[3]
+    index = _class_of(blank, V)
+    if index < len(durations):
+        raise ValueError(f"blank must be at least {len(durations)}, for as many big blanks before it, got {blank}")
+    big = [index - 1 - i for i in range(len(durations))]
+    if validate or labels.device.type == label_lengths.device.type == "cpu":
+        within = torch.arange(labels.shape[1], device=labels.device) < label_lengths.to(labels.device)[:, None]
+        bad = within & (labels >= index - len(big)) & (labels < index)
+        if bad.any():
+            b, u = bad.nonzero()[0].tolist()
+            raise RuntimeError(f"labels[{b}, {u}] must not be a big blank ({big}), got {labels[b, u]}")
+    return [index, *big]
 
 
 def _durations(values) -> "tuple[int, ...]":

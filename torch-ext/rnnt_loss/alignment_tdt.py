@@ -1,0 +1,188 @@
+"""What the lattices of tdt.py know besides the loss; alignment.py has the rest."""
+
+from collections.abc import Sequence
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .arcs import align_of_arcs, posteriors_of_arcs, row_scores
+from .lattice import Arcs
+from .loss import _check_options, _check_tensors, _number
+from .tdt import _big_blanks, _check_duration_logits, _durations, duration_scores, multiblank_arcs, tdt_arcs, tdt_scores
+
+
+def posteriors_tdt(
+    token_logits: Tensor,
+    duration_logits: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    durations: Sequence[int],
+    blank: int = 0,
+    sigma: float = 0.0,
+    *,
+    from_logits: bool = True,
+    validate: Optional[bool] = None,
+) -> "tuple[Tensor, Tensor]":
+    """`posteriors` of a token-and-duration transducer.
+
+    Args:
+        token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma: as in `tdt_loss`.
+        from_logits: False: both heads hold log-probabilities.
+        validate: as in `rnnt_loss`.
+
+    Returns:
+        (blank, label), [B, T, U + 1, D] each, by duration; 0 for a blank of duration 0, which there is none of.
+
+    Edges, Raises: as `posteriors`.
+
+    Source: Xu et al., Efficient Sequence Transduction by Jointly Predicting Tokens and Durations, 2023.
+
+    Example:
+        >>> tokens, frames = torch.randn(2, 50, 11, 30), torch.randn(2, 50, 11, 5)
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> blank, label = alignment.posteriors_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
+    """
+    scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
+                               sigma, from_logits, validate)  # fmt: skip
+    of_blanks, of_labels = posteriors_of_arcs(scores, input_lengths, label_lengths, arcs)
+    blanks, none = iter(of_blanks), torch.zeros_like(of_labels[0])
+    return torch.stack([next(blanks) if d > 0 else none for d in durations], -1), of_labels.movedim(0, -1)
+
+
+@torch.no_grad()
+def align_tdt(
+    token_logits: Tensor,
+    duration_logits: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    durations: Sequence[int],
+    blank: int = 0,
+    sigma: float = 0.0,
+    *,
+    from_logits: bool = True,
+    validate: Optional[bool] = None,
+) -> "tuple[Tensor, Tensor, Tensor]":
+    """`align` of a token-and-duration transducer.
+
+    Args: as in `posteriors_tdt`.
+
+    Returns:
+        (frames, durations, score): frames and durations [B, U], int64, at which each label leaves and how many it
+        takes; score [B], float64, in nats. Of equally good paths it is the one with the earliest labels, as `align`;
+        of several durations of a label that this leaves, the shortest.
+
+    Edges: as `align`; durations are -1 where frames are.
+
+    Raises, Source: as `posteriors_tdt`.
+
+    Example:
+        >>> tokens, frames = torch.randn(2, 50, 11, 30), torch.randn(2, 50, 11, 5)
+        >>> labels = torch.randint(1, 30, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> frames, taken, score = alignment.align_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
+    """
+    scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
+                               sigma, from_logits, validate, exact=True)  # fmt: skip
+    frames, path_arcs, score = align_of_arcs(scores, input_lengths, label_lengths, arcs)
+    return frames, torch.tensor([*arcs.dt, -1], device=frames.device)[path_arcs], score
+
+
+def posteriors_multiblank(
+    log_probs: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    big_blank_durations: Sequence[int],
+    blank: int,
+    sigma: float = 0.0,
+    *,
+    from_logits: bool = False,
+    validate: Optional[bool] = None,
+) -> "tuple[Tensor, Tensor]":
+    """`posteriors` of a multi-blank transducer.
+
+    Args:
+        log_probs: [B, T, U + 1, V], float32, float64, float16 or bfloat16; logits with from_logits.
+        labels, input_lengths, label_lengths, big_blank_durations, blank, sigma: as in `multiblank_rnnt_loss`.
+        from_logits, validate: as in `posteriors`.
+
+    Returns:
+        (blank, label): blank [B, T, U + 1, 1 + big blanks], by duration, 1 frame first and then big_blank_durations;
+        label [B, T, U + 1].
+
+    Edges: as `posteriors`. Raises: as `multiblank_rnnt_loss`.
+
+    Source: Xu et al., Multi-blank Transducers for Speech Recognition, 2022.
+
+    Example:
+        >>> log_probs = torch.randn(2, 50, 11, 30).log_softmax(-1)           # [B, T, U + 1, V]
+        >>> labels = torch.randint(0, 27, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> blank, label = alignment.posteriors_multiblank(log_probs, labels, *lengths, [2, 4], blank=29)
+        >>> blank.shape
+        torch.Size([2, 50, 11, 3])
+    """
+    scores, arcs = _multiblank_scores(log_probs, labels, input_lengths, label_lengths, big_blank_durations, blank,
+                                      sigma, from_logits, validate)  # fmt: skip
+    of_blanks, (of_label,) = posteriors_of_arcs(scores, input_lengths, label_lengths, arcs)
+    return of_blanks.movedim(0, -1), of_label
+
+
+@torch.no_grad()
+def align_multiblank(
+    log_probs: Tensor,
+    labels: Tensor,
+    input_lengths: Tensor,
+    label_lengths: Tensor,
+    big_blank_durations: Sequence[int],
+    blank: int,
+    sigma: float = 0.0,
+    *,
+    from_logits: bool = False,
+    validate: Optional[bool] = None,
+) -> "tuple[Tensor, Tensor]":
+    """`align` of a multi-blank transducer.
+
+    Args: as in `posteriors_multiblank`.
+
+    Returns, Edges: as `align`. Raises, Source: as `posteriors_multiblank`.
+
+    Example:
+        >>> log_probs = torch.randn(2, 50, 11, 30).log_softmax(-1)           # [B, T, U + 1, V]
+        >>> labels = torch.randint(0, 27, (2, 10))                           # [B, U]
+        >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
+        >>> frames, score = alignment.align_multiblank(log_probs, labels, *lengths, [2, 4], blank=29)
+    """
+    scores, arcs = _multiblank_scores(log_probs, labels, input_lengths, label_lengths, big_blank_durations, blank,
+                                      sigma, from_logits, validate, exact=True)  # fmt: skip
+    frames, _, score = align_of_arcs(scores, input_lengths, label_lengths, arcs)
+    return frames, score
+
+
+def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma, from_logits,
+                validate, exact=False) -> "tuple[Tensor, Arcs]":  # fmt: skip
+    _check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
+    _check_tensors("token_logits", tokens, labels, input_lengths, label_lengths)
+    durations = _durations(durations)
+    _check_duration_logits(duration_logits, tokens, durations)
+    normalizer = "softmax" if from_logits else "none"
+    scores = row_scores(tokens, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
+    of_durations = duration_scores(duration_logits, input_lengths, label_lengths, scores.dtype, from_logits)
+    of_arcs = tdt_scores(scores - _number("sigma", sigma), of_durations, durations)
+    return torch.cat(of_arcs), tdt_arcs(durations)
+
+
+def _multiblank_scores(x, labels, input_lengths, label_lengths, big_blank_durations, blank, sigma, from_logits,
+                       validate, exact=False) -> "tuple[Tensor, Arcs]":  # fmt: skip
+    _check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
+    _check_tensors("log_probs", x, labels, input_lengths, label_lengths)
+    blank, *big = _big_blanks(x, labels, label_lengths, big_blank_durations, blank, validate)
+    normalizer = "softmax" if from_logits else "none"
+    ids = labels, input_lengths, label_lengths
+    scores = [row_scores(x, *ids, blank, normalizer, validate, exact)]
+    scores += [row_scores(x, *ids, of_big, normalizer, validate, exact)[:1] for of_big in big]
+    return torch.cat(scores) - _number("sigma", sigma), multiblank_arcs(big_blank_durations)

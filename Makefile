@@ -55,4 +55,5 @@ clean:
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps torchaudio==2.11.0 || echo "no torchaudio: comparisons with it will be skipped"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps nemo_toolkit==3.0.0 speechbrain==1.0.3 || echo "no NeMo, no SpeechBrain: likewise"
 	touch $@

@@ -63,7 +63,8 @@ def test_the_built_variant_is_laid_out_as_the_hubs(hub):
     metadata = hub.Metadata.read_from_file(VARIANT / "metadata.json")
     assert metadata.version == 1 and str(metadata.backend.backend_type) == "cpu"
     assert re.fullmatch(r"_rnnt_loss_cpu_[0-9a-f]{7}(_dirty)?", metadata.id)
-    names = {path.relative_to(VARIANT).as_posix() for path in VARIANT.rglob("*") if "__pycache__" not in path.parts}
+    files = (path for path in VARIANT.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    names = {path.relative_to(VARIANT).as_posix() for path in files}
     python = {path.relative_to(PACKAGE).as_posix() for path in PYTHON}
     assert names == python | {"_ops.py", "metadata.json", f"{metadata.id}.abi3.so"}
     assert f'"{metadata.id}::' in (VARIANT / "_ops.py").read_text()

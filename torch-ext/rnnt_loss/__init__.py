@@ -1,6 +1,6 @@
 """Exact transducer losses: RNN-T and its variants, packed rows, TDT, multi-blank; `ops` is the native namespace."""
 
-from . import alignment, autograd, layers  # noqa: F401  autograd registers fakes and formulas
+from . import alignment, autograd, compat, layers  # noqa: F401  autograd registers fakes and formulas
 from ._ops import ops
 from .loss import RNNTLoss, rnnt_loss, rnnt_loss_from_logits
 from .packed import pack_rows, rnnt_loss_packed, unpack_rows
@@ -10,6 +10,7 @@ __all__ = [
     "RNNTLoss",
     "TDTLoss",
     "alignment",
+    "compat",
     "layers",
     "multiblank_rnnt_loss",
     "ops",

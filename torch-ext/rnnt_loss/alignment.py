@@ -15,6 +15,17 @@ from .lattice import ARCS, Arcs, transducer_arcs
 from .loss import _check_options, _check_tensors, _check_variant, _class_of, _number
 from .tdt import _check_duration_logits, _durations, tdt_arcs, tdt_scores
 
+__all__ = [
+    "align",
+    "align_tdt",
+    "entropy",
+    "expected_frames",
+    "frames_to_seconds",
+    "posteriors",
+    "posteriors_tdt",
+    "sample_paths",
+]
+
 
 def posteriors(
     log_probs: Tensor,

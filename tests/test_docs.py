@@ -120,14 +120,17 @@ def test_errors_are_compared():
 
 
 def exported(module, prefix="") -> dict:
-    """Functions and classes by name: of __all__, and of the modules in it."""
-    names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-    found = {prefix + name: getattr(module, name) for name in names}
-    for name, inner in list(found.items()):
-        if ismodule(inner):
-            found |= {key: value for key, value in exported(inner, f"{name}.").items()
-                      if value.__module__ == inner.__name__}  # fmt: skip
-    return {name: each for name, each in found.items() if isfunction(each) or isclass(each)}
+    """Functions and classes by name: of __all__, or a module's own where it has none, and of the modules in it."""
+    names = getattr(module, "__all__", None) or [
+        name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__
+    ]
+    found = {}
+    for name, each in ((name, getattr(module, name)) for name in names if not name.startswith("_")):
+        if ismodule(each):
+            found |= exported(each, f"{prefix}{name}.")
+        elif isfunction(each) or isclass(each):
+            found[prefix + name] = each
+    return found
 
 
 def test_docstring_examples(backend):

@@ -29,11 +29,11 @@ Made from the docstrings by `make docs`. Names are those of the module that `get
 `ops`, the native operators, is not here: the [README](../README.md#api) has the two that are meant for users.
 """
 WIDTH = 120
-SECTION = re.compile(r"((?:Args|Returns|Edges|Raises|Source|Example)(?:, [A-Z][a-z]+)*): *")
+SECTION = re.compile(r"((?:Args|Returns|Differs|Edges|Raises|Source|Example)(?:, [A-Z][a-z]+)*): *")
 
 
 def documented(module: griffe.Module, prefix: str = "") -> "Iterator[tuple[str, griffe.Object]]":
-    """Name and object of all that a module exports: functions, classes, then what its modules do."""
+    """Name and object of what a module exports: functions, classes, its modules, each before what it exports."""
     public = [
         member.final_target if member.is_alias else member
         for member in module.members.values()
@@ -43,6 +43,7 @@ def documented(module: griffe.Module, prefix: str = "") -> "Iterator[tuple[str, 
         yield from ((prefix + member.name, member) for member in public if member.kind is kind)
     for member in sorted(public, key=lambda member: member.name):
         if member.kind is griffe.Kind.MODULE:
+            yield prefix + member.name, member
             yield from documented(member, f"{prefix}{member.name}.")
 
 
@@ -66,9 +67,13 @@ def one_line(text: str) -> str:
 
 
 def paragraphs(text: str) -> "list[str]":
-    """Prose; what is indented is an equation."""
+    """Prose and lists; what is indented is an equation."""
     blocks = re.split(r"\n\s*\n", text.strip("\n"))
-    return [fenced(block, "text") if block.startswith(" ") else one_line(block) for block in blocks]
+    return [
+        fenced(block, "text") if block.startswith(" ")
+        else "\n".join(one_line(line) for line in re.split(r"\n(?=- )", block))
+        for block in blocks
+    ]  # fmt: skip
 
 
 def items(text: str) -> str:
@@ -96,29 +101,35 @@ def rendered(docstring: str) -> str:
     return "\n\n".join(parts)
 
 
-def entry(name: str, documented: "griffe.Function | griffe.Class") -> str:
-    parts = [f"## {name}"]
-    if documented.kind is griffe.Kind.FUNCTION:
-        parts += [fenced(signature(name, documented), "text"), rendered(documented.docstring.value)]
-    else:
-        members = documented.members
-        made = signature(name, members["__init__"], returns=False) if "__init__" in members else f"{name}()"
-        parts += [fenced(made, "text"), rendered(documented.docstring.value)]
-        parts += [fenced(signature("forward", members["forward"]), "text")]
-        if members["forward"].docstring:
-            parts += [rendered(members["forward"].docstring.value)]
+def entry(name: str, public: griffe.Object) -> str:
+    parts = [f"## {heading(name, public)}"]
+    calls = [(None, public)]
+    if public.kind is griffe.Kind.FUNCTION:
+        calls = [(signature(name, public), public)]
+    elif public.kind is griffe.Kind.CLASS:
+        made, forward = public.members.get("__init__"), public.members["forward"]
+        calls = [(signature(name, made, returns=False) if made else f"{name}()", public)]
+        calls += [(signature("forward", forward), forward)]
+    for call, described in calls:
+        parts += [fenced(call, "text")] if call else []
+        parts += [rendered(described.docstring.value)] if described.docstring else []
     return "\n\n".join(parts)
 
 
-def slug(heading: str) -> str:
+def heading(name: str, public: griffe.Object) -> str:
+    return f"Module {name}" if public.kind is griffe.Kind.MODULE else name
+
+
+def anchor(text: str) -> str:
     """The anchor that GitHub makes of a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
 
 
 def reference() -> str:
     package = griffe.load("rnnt_loss", search_paths=[ROOT / "torch-ext"])
     found = list(documented(package))
-    contents = "\n".join(f"- [{name}](#{slug(name)})" for name, _ in found)
+    headings = [heading(*each) for each in found]
+    contents = "\n".join(f"- [{each}](#{anchor(each)})" for each in headings)
     return "\n\n".join([INTRODUCTION + "\n" + contents, *(entry(*each) for each in found)]) + "\n"
 
 

@@ -1,7 +1,8 @@
 """The Python blocks of the README and of docs/, and the docstrings' examples, run as they stand.
 
 A `text` block behind a Python block is the error that this one raises, up to line breaks and what stands for "...".
-A block marked `python hub` is the client's before the kernel is loaded, with `offline` under HF_HUB_OFFLINE=1.
+A block marked `python hub` is the client's, before the kernel is loaded: `offline` with HF_HUB_OFFLINE=1, `unknown` of
+a hub that has never heard of the publisher.
 """
 
 import ast
@@ -105,7 +106,7 @@ def test_the_pages_blocks(page, hub_url, tmp_path, monkeypatch):
                 patch.delenv("LOCAL_KERNELS")
                 patch.setenv("KERNELS_CACHE", str(tmp_path))
                 patch.setenv("NO_PROXY", "127.0.0.1")
-                patch.setattr(constants, "ENDPOINT", hub_url)
+                patch.setattr(constants, "ENDPOINT", hub_url + "/nowhere" * ("unknown" in block.marks))
                 patch.setattr(constants, "HF_HUB_OFFLINE", "offline" in block.marks)
             if block.error is None:
                 exec(code, namespace)

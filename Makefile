@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export LOCAL_KERNELS ?= phanerozoic/rnnt-loss=$(CURDIR)/build
 
-.PHONY: demo test build build-cuda build-emulated mutants check-cuda device-check bench lint format clean
+.PHONY: demo test build build-cuda build-emulated mutants check-cuda device-check bench docs lint format clean
 
 demo: build
 	$(BIN)/python examples/train_prompts.py
@@ -38,6 +38,10 @@ device-check:
 
 bench: build
 	$(BIN)/python benchmarks/peers.py
+
+# The API reference, from the docstrings; a test says if it is stale.
+docs: .venv/ready
+	$(BIN)/python tools/api_reference.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

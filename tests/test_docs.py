@@ -1,50 +1,165 @@
-"""The README's Python blocks and the docstrings' examples run as they stand."""
+"""The Python blocks of the README and of docs/, and the docstrings' examples, run as they stand.
+
+A `text` block behind a Python block is the error that this one raises, up to line breaks and what stands for "...".
+A block marked `python hub` is the client's, before the kernel is loaded: `offline` with HF_HUB_OFFLINE=1, `unknown` of
+a hub that has never heard of the publisher.
+"""
 
 import ast
 import doctest
+import importlib.util
+import json
 import re
-from inspect import signature
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from inspect import isclass, isfunction, ismodule, signature
 from operator import attrgetter
 from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
 
 import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+GUIDES = sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "api.md")  # of docstrings, see below
+PAGES = [ROOT / "README.md", *GUIDES]
+BY_NAME = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+FENCE = re.compile(r"^```(\w+) *([^\n]*)\n(.*?)^```$", re.M | re.S)
 LAYERS = ["layers.RNNTLoss", "layers.TDTLoss"]
 
 
-def test_the_readme_has_blocks():
-    assert len(BLOCKS) >= 2
+class Block(NamedTuple):
+    code: str
+    line: int
+    marks: list[str]
+    error: str | None
 
 
-def test_the_readmes_blocks(backend):
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    fences = list(FENCE.finditer(text))
+    found = []
+    for fence, following in zip(fences, [*fences[1:], None]):
+        if fence[1] == "python":
+            raises = following and following[1] == "text" and re.match(r"[A-Z]\w+: ", following[3])
+            line = text.count("\n", 0, fence.start(3))
+            found.append(Block(fence[3], line, fence[2].split(), following[3] if raises else None))
+    return found
+
+
+def error_of(code, namespace: dict) -> str:
+    try:
+        exec(code, namespace)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def assert_reads(message: str, wanted: str, where: str = "") -> None:
+    """The same words, where "..." is any."""
+    pattern = ".*".join(re.escape(" ".join(part.split())) for part in wanted.split("..."))
+    assert re.fullmatch(pattern, " ".join(message.split())), f"{where}: {message}, not {wanted}"
+
+
+@pytest.fixture(scope="module")
+def hub_url():
+    """A hub whose kernel has a version 1, built for another system, by a publisher whom nobody vouches for."""
+    kernel, commit = "/api/kernels/phanerozoic/rnnt-loss", "0" * 40
+    folder = {"type": "directory", "oid": commit, "path": "build/torch-stable-abi211-cpu-aarch64-darwin"}
+    nothing = {"tags": [], "converts": []}
+    answers = {
+        "/api/organizations/phanerozoic/overview": {"name": "phanerozoic", "trustedKernelPublisher": False},
+        f"{kernel}/refs": {"branches": [{"name": "v1", "ref": "refs/heads/v1", "targetCommit": commit}], **nothing},
+        f"{kernel}/tree/{commit}/build": [folder],
+        f"{kernel}/tree/refs%2Fheads%2Fv1/build": [folder],
+    }
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self):
+            answer = answers.get(self.path.partition("?")[0])
+            self.send_response(404 if answer is None else 200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@BY_NAME
+def test_the_pages_blocks(page, hub_url, tmp_path, monkeypatch):
     """One after the other in one namespace, as a reader would type them."""
-    pytest.importorskip("kernels", reason="the README loads with it")
-    namespace = {}
-    for block in BLOCKS:
-        exec(compile(block, "README.md", "exec"), namespace)
+    pytest.importorskip("kernels", reason="the pages load with it")
+    from huggingface_hub import constants
+
+    namespace = {"__name__": page.stem}
+    assert blocks(page)
+    for block in blocks(page):
+        code = compile("\n" * block.line + block.code, page, "exec")
+        with monkeypatch.context() as patch:
+            if "hub" in block.marks:
+                patch.delenv("LOCAL_KERNELS")
+                patch.setenv("KERNELS_CACHE", str(tmp_path))
+                patch.setenv("NO_PROXY", "127.0.0.1")
+                patch.setattr(constants, "ENDPOINT", hub_url + "/nowhere" * ("unknown" in block.marks))
+                patch.setattr(constants, "HF_HUB_OFFLINE", "offline" in block.marks)
+            if block.error is None:
+                exec(code, namespace)
+                continue
+            assert_reads(error_of(code, namespace), block.error, f"line {block.line}")
+
+
+def test_errors_are_compared():
+    assert_reads("ValueError: x must\nbe 1, got 2", "ValueError: x must be ..., got 2\n")
+    with pytest.raises(AssertionError):
+        assert_reads("ValueError: x must be 1, got 2", "ValueError: x must be 1")
+
+
+def exported(module, prefix="") -> dict:
+    """Functions and classes by name: of __all__, or a module's own where it has none, and of the modules in it."""
+    names = getattr(module, "__all__", None) or [
+        name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__
+    ]
+    found = {}
+    for name, each in ((name, getattr(module, name)) for name in names if not name.startswith("_")):
+        if ismodule(each):
+            found |= exported(each, f"{prefix}{name}.")
+        elif isfunction(each) or isclass(each):
+            found[prefix + name] = each
+    return found
+
+
+def test_docstring_examples(backend):
+    finder = doctest.DocTestFinder(recurse=False)
+    names = {"torch": torch, **{key: getattr(backend.rnnt, key) for key in backend.rnnt.__all__}}
+    found = exported(backend.rnnt)
+    assert {"rnnt_loss", "RNNTLoss", "alignment.posteriors", *LAYERS} <= set(found)
+    for name, documented in found.items():
+        (test,) = finder.find(documented, name, globs=dict(names)) or [None]
+        assert test and test.examples, f"{name} has no example"
+        report = []
+        assert not doctest.DocTestRunner().run(test, out=report.append).failed, "".join(report)
+
+
+def test_the_reference_is_that_of_the_docstrings():
+    pytest.importorskip("griffe", reason="it reads the docstrings")
+    spec = importlib.util.spec_from_file_location("api_reference", ROOT / "tools" / "api_reference.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.API.read_text() == tool.reference(), "docs/api.md is stale: run make docs"
+
+
+def test_the_reference_has_all_that_is_exported(backend):
+    headings = re.findall(r"^## (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
+    assert sorted(headings) == sorted(exported(backend.rnnt))
 
 
 ALIGNMENT = ("posteriors", "expected_frames", "entropy", "align", "sample_paths", "posteriors_tdt", "align_tdt")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("rnnt_loss", "rnnt_loss_from_logits", "RNNTLoss", "rnnt_loss_packed", "pack_rows", "unpack_rows"),
-        *("tdt_loss", "tdt_loss_from_joint_logits", "TDTLoss", "multiblank_rnnt_loss", *LAYERS),
-        *(f"alignment.{name}" for name in (*ALIGNMENT, "frames_to_seconds")),
-    ],
-)
-def test_docstring_examples(backend, name):
-    documented = attrgetter(name)(backend.rnnt)
-    (test,) = [t for t in doctest.DocTestFinder(recurse=False).find(documented, name) if t.examples]
-    test.globs = {"torch": torch, **{key: getattr(backend.rnnt, key) for key in backend.rnnt.__all__}}
-    report = []
-    results = doctest.DocTestRunner().run(test, out=report.append)
-    assert results.attempted and not results.failed, "".join(report)
 
 
 def test_every_public_function_documents_its_arguments(backend):
@@ -63,13 +178,22 @@ def test_alignment_functions_document_what_they_return(backend, name):
         assert section in function.__doc__, (name, section)
 
 
-def test_files_speak_of_the_project_alone():
-    """No path of a machine in what is committed, and every README link leads somewhere."""
-    for path in [ROOT / "README.md", ROOT / "CARD.md", ROOT / "rnnt_loss" / "README.md"]:
-        text = path.read_text()
-        assert not re.search(r"(?<![\w.])/(home|root|tmp|work|opt)/", text), path
-        for link in re.findall(r"\]\((?!http|#)([^)#]+)", text):
-            assert (path.parent / link).exists(), (path, link)
+def anchors(page: Path) -> set[str]:
+    """Those that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ +(.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / name for name in ("docs/api.md", "CARD.md", "rnnt_loss/README.md"))],
+                         ids=lambda path: str(path.relative_to(ROOT)))  # fmt: skip
+def test_pages_speak_of_the_project_alone(page):
+    """No path of a machine in what is committed, and every link leads somewhere."""
+    text = page.read_text()
+    assert not re.search(r"(?<![\w.])/(home|root|tmp|work|opt)/", text)
+    for link, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), (link, anchor)
 
 
 def test_example_sources_parse():

@@ -3,8 +3,6 @@
 import importlib
 import inspect
 import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,15 +222,6 @@ def test_parakeet_gets_the_same_loss_and_gradients(backend, theirs, name, reduct
     scale = max(grad.abs().max() for grad in their_grads)
     for parameter, grad, their in zip(dict(model.named_parameters()), grads, their_grads):
         assert (grad - their).abs().max() <= 1e-4 * scale, parameter
-
-
-def test_the_example_learns(theirs):
-    command = [sys.executable, ROOT / "examples" / "finetune_parakeet.py", "--steps", "31"]
-    done = subprocess.run(command, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for head in ("RNN-T", "TDT"):
-        losses = [float(loss) for loss in re.findall(rf"^{head} step.*: ([\d.]+) nats", done.stdout, re.M)]
-        assert len(losses) == 4 and losses[-1] < 0.6 * losses[0], done.stdout
 
 
 # What follows compares nothing: transformers 5.24 is wrong there, which a later one may not be.

@@ -5,6 +5,7 @@ loopback interface that serves what `make build` made.
 import json
 import re
 import shutil
+import sys
 
 import pytest
 
@@ -142,7 +143,7 @@ def test_offline_with_several_variants(tmp_path, variant):
     variant of it: `hf download` brings the rest."""
     with Hub(REPO, Branch("v1", as_released(variant))) as hub:
         python(OFFLINE, home=tmp_path, HF_ENDPOINT=hub.url)
-        done = run(tool("python"), "-c", OFFLINE, home=tmp_path, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1")
+        done = run(sys.executable, "-c", OFFLINE, home=tmp_path, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1")
         assert f"FileNotFoundError: Cannot find a local snapshot for {REPO} (revision: v1)" in done.stderr
         download = tool("hf"), "download", REPO, "--repo-type", "kernel", "--revision", "v1"
         printed(*download, home=tmp_path, HF_ENDPOINT=hub.url)

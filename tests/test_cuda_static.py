@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import abi  # noqa: E402
 import load_variant  # noqa: E402
 import sass  # noqa: E402
 import timeline  # noqa: E402
@@ -120,12 +121,10 @@ def variant(nvcc):
     return load_variant.folder_of("cuda")
 
 
-def said_of(variant, *command):
-    """By a program of binutils, of the variant's library."""
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"no {command[0]}")
-    (library,) = variant.glob("*.abi3.so")
-    return subprocess.run([*command, library], capture_output=True, text=True, check=True).stdout
+@pytest.fixture(scope="session")
+def library(variant):
+    (found,) = variant.glob("*.abi3.so")
+    return found
 
 
 def test_the_variant_is_laid_out_as_the_hubs(variant):
@@ -135,18 +134,25 @@ def test_the_variant_is_laid_out_as_the_hubs(variant):
     assert re.fullmatch(r"_rnnt_loss_cuda_[0-9a-f]{7}(_dirty)?", metadata["id"])
 
 
-def test_the_variant_needs_only_the_stable_abi(variant):
-    undefined = [line.split(maxsplit=1) for line in said_of(variant, "nm", "-DC", "--undefined-only").splitlines()]
-    unstable = [symbol for _, symbol in undefined if re.match(r"(c10|at|torch)::(?!stable::|headeronly::)", symbol)]
-    assert unstable == []
+def test_the_library_needs_only_the_stable_abi(library):
+    assert abi.unstable(library) == []
     # What only a torch with CUDA has, it has to be loaded without.
-    assert [kind for kind, symbol in undefined if re.search(r"cuda_(stream|guard)", symbol)] in (["w"], ["w", "w"])
-    needed = re.findall(r"NEEDED.*\[(.*?)\]", said_of(variant, "readelf", "-d"))
-    assert "libtorch.so" in needed and not any("cuda" in library for library in needed)
+    of_cuda = [kind for symbol, kind in abi.undefined(library).items() if re.search(r"cuda_(stream|guard)", symbol)]
+    assert of_cuda in (["w"], ["w", "w"])
+    if shutil.which("readelf") is None:
+        pytest.skip("no readelf")
+    dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"NEEDED.*\[(.*?)\]", dynamic)
+    assert "libtorch.so" in needed and not any("cuda" in name for name in needed)
 
 
-def test_the_variant_has_code_for_every_capability(variant):
-    (library,) = variant.glob("*.abi3.so")
+def test_the_library_runs_on_the_systems_and_pythons_of_the_hub(library):
+    """As far as it can be seen here: see test_package.py."""
+    assert abi.not_of_python_3_9(library) == []
+    assert set(abi.newer_than_manylinux(library)) <= abi.FROM_HEADERS
+
+
+def test_the_library_has_code_for_every_capability(library):
     listed = subprocess.run([sass.cuobjdump(), "-lelf", library], capture_output=True, text=True, check=True).stdout
     assert {f"sm_{c.replace('.', '')}" for c in sass.variant().capabilities()} == set(re.findall(r"sm_\d+", listed))
 

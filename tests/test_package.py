@@ -4,11 +4,12 @@ import ast
 import json
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import abi
+import build_variant  # in tools/
 import pytest
 import tomllib
 
@@ -77,26 +78,49 @@ def test_a_second_build_has_nothing_to_compile():
     assert done.stdout.splitlines() == [f"building {VARIANT.relative_to(ROOT)}"]
 
 
-def test_the_library_needs_only_the_stable_abi():
-    nm = shutil.which("nm")
-    if nm is None:
-        pytest.skip("no nm")
-    (library,) = VARIANT.glob("*.abi3.so")
-    symbols = subprocess.run(
-        [nm, "-DC", "--undefined-only", library], capture_output=True, text=True, check=True
-    ).stdout
-    undefined = [line.split(maxsplit=1)[1] for line in symbols.splitlines()]
-    assert any("torch_parallel_for" in symbol for symbol in undefined)
-    unstable = [symbol for symbol in undefined if re.match(r"(c10|at|torch)::(?!stable::|headeronly::)", symbol)]
-    assert unstable == []
+@pytest.fixture
+def library():
+    (found,) = VARIANT.glob("*.abi3.so")
+    return found
 
 
-def test_the_library_knows_no_path_of_the_machine_that_built_it():
-    (library,) = VARIANT.glob("*.abi3.so")
+def test_the_library_needs_only_the_stable_abi(library):
+    assert any("torch_parallel_for" in symbol for symbol in abi.undefined(library))
+    assert abi.unstable(library) == []
+
+
+def test_the_library_runs_on_the_systems_and_pythons_of_the_hub(library):
+    """As far as can be told here: of what the sources call, nothing is newer than manylinux_2_28 (glibc 2.28, GCC 8).
+
+    That the released library asks for no newer version of it either, only kernel-builder's toolchain can prove, and its
+    build checks: the compiler here takes the newest versions that this machine has."""
+    assert abi.not_of_python_3_9(library) == []
+    assert set(abi.newer_than_manylinux(library)) <= abi.FROM_HEADERS
+
+
+def test_what_is_asked_of_other_systems_is_found(tmp_path):
+    """pow has a version newer than manylinux_2_28, and an old one; gettid is newer."""
+    source, library = tmp_path / "asks.cpp", tmp_path / "asks.abi3.so"
+    source.write_text("""
+namespace at { double unstable(double); }
+namespace torch::stable { double stable(double); }
+extern "C" double pow(double, double);
+extern "C" int gettid(), PyUnicode_GetMax();
+double all(double x) { return pow(x, at::unstable(x)) + torch::stable::stable(x) + gettid() + PyUnicode_GetMax(); }
+""")
+    subprocess.run(
+        [*build_variant.compiler(), "-std=c++17", "-shared", "-fPIC", source, "-lm", "-o", library], check=True
+    )
+    assert abi.unstable(library) == ["at::unstable(double)"]
+    assert abi.newer_than_manylinux(library) == ["gettid"]
+    assert [symbol.name for symbol in abi.not_of_python_3_9(library)] == ["PyUnicode_GetMax"]
+
+
+def test_the_library_knows_no_path_of_the_machine_that_built_it(library):
     assert str(ROOT).encode() not in library.read_bytes()
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PYTHON, VARIANT / "_ops.py"], ids=lambda path: path.name)
 def test_the_python_is_3_9_and_imports_only_torch_and_itself(path):
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
     for node in ast.walk(tree):

@@ -5,20 +5,16 @@
 The line:
 
     from torchaudio.functional import rnnt_loss                        # before
-    rnnt_loss = partial(get_kernel(...).rnnt_loss_from_logits, blank=-1)    # after
+    rnnt_loss = get_kernel(...).compat.torchaudio.rnnt_loss            # after
 
-torchaudio's blank is the last class unless given. Its clamp=-1 is clamp=None here, and fused_log_softmax=False is
-rnnt_loss in place of rnnt_loss_from_logits. Reductions have the same names and meanings.
+It has torchaudio's arguments and defaults: blank=-1 is the last class, clamp=-1 is none, and fused_log_softmax. The
+package's own rnnt_loss_from_logits has everything else.
 """
-
-from functools import partial
 
 import torch
 from kernels import get_kernel
 
-rnnt_loss = partial(
-    get_kernel("phanerozoic/rnnt-loss", version=1, trust_remote_code=True).rnnt_loss_from_logits, blank=-1
-)
+rnnt_loss = get_kernel("phanerozoic/rnnt-loss", version=1, trust_remote_code=True).compat.torchaudio.rnnt_loss
 
 
 def torchaudios_loss():

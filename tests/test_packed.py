@@ -12,6 +12,7 @@ from test_ops import Counting, assert_same_step, check
 
 RAGGED = random_batch(3, 6, 4, 9, ragged=True)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+WAYS = pytest.mark.parametrize("way", [{}, {"sigma": 0.1}], ids=["fused", "arc_scores"])
 
 
 def packed(backend, batch: Batch) -> Batch:
@@ -255,8 +256,9 @@ def changed(name: str, index: int, value: int) -> dict[str, torch.Tensor]:
     ids=str,
 )
 @FRONT_ENDS
+@WAYS
 @pytest.mark.parametrize("validate", [None, True])
-def test_lengths_that_do_not_fit(backend, changes, keywords, message, from_logits, validate):
+def test_lengths_that_do_not_fit(backend, changes, keywords, message, from_logits, way, validate):
     """An error, or where the data are not looked at, NaN; nothing outside of the rows is touched (backend checked)."""
     batch = packed(backend, RAGGED.front(from_logits))
     changes = {name: value.to(backend.device) if name != "x" else batch.x for name, value in changes.items()} | (
@@ -266,15 +268,16 @@ def test_lengths_that_do_not_fit(backend, changes, keywords, message, from_logit
     x = batch.x.requires_grad_()
     if backend.data_errors == "raise" or validate:
         with pytest.raises(RuntimeError) as raised:
-            call(backend, batch, from_logits, validate=validate, **keywords)
+            call(backend, batch, from_logits, validate=validate, **keywords, **way)
         assert str(raised.value).startswith(message), str(raised.value)
         return
-    loss = call(backend, batch, from_logits, **keywords)
+    loss = call(backend, batch, from_logits, **keywords, **way)
     assert loss.isnan().all()
     assert torch.autograd.grad(loss.sum(), x)[0].isnan().all()
 
 
-def test_a_bad_label_spoils_its_utterance_alone(backend):
+@WAYS
+def test_a_bad_label_spoils_its_utterance_alone(backend, way):
     if backend.data_errors == "raise":
         pytest.skip("is an error")
     rows = packed(backend, RAGGED)
@@ -282,7 +285,7 @@ def test_a_bad_label_spoils_its_utterance_alone(backend):
     results = []
     for label in (rows.labels[0, 0].item(), JUNK_LABEL):
         rows.labels[0, 0] = label
-        loss = call(backend, rows)
+        loss = call(backend, rows, **way)
         results.append((loss.detach(), torch.autograd.grad(loss.sum(), rows.x)[0]))
     (wanted, wanted_grad), (loss, grad) = results
     own = int(RAGGED.input_lengths[0] * (RAGGED.label_lengths[0] + 1))

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) paths_kernel(PathParams p) {
 // Which cell of [B, T, U1] a thread takes, and its slot.
 struct CellThread {
   int64_t cell, b, slot;
-  bool exists, is_cell, has_label;
+  bool exists, of_nobody, is_cell, has_label;
 
   __device__ explicit CellThread(const Batch& batch) {
     cell = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -51,7 +51,7 @@ struct CellThread {
     const int t = static_cast<int>(cell / batch.U1 % batch.T), u = static_cast<int>(cell % batch.U1);
     b = cell / batch.U1 / batch.T, slot = batch.layout().slot(batch.topology.front(t, u), u);
     const Utterance utterance = utterance_of(batch, b);
-    is_cell = utterance.has(t, u), has_label = is_cell && u < utterance.U;
+    of_nobody = utterance.T == 0, is_cell = utterance.has(t, u), has_label = is_cell && u < utterance.U;
   }
 };
 
@@ -62,8 +62,9 @@ __global__ void __launch_bounds__(kThreads) cells_from_values_kernel(CellsParams
   acc_t* out = static_cast<acc_t*>(p.cells) + at.cell;
   const Arcs<acc_t> none = {one<acc_t>(), one<acc_t>()};
   const Arcs<acc_t> arcs = at.is_cell ? slots_of<Arcs, acc_t>(p.planes, at.b)[at.slot] : none;
-  out[0] = static_cast<acc_t>(nats_from_value(arcs.blank));
-  out[p.batch.rows()] = at.has_label ? static_cast<acc_t>(nats_from_value(arcs.label)) : acc_t(0);
+  const acc_t none_has = at.of_nobody ? acc_t(NAN) : acc_t(0);  // the lattice sees lengths alone, not packed rows
+  out[0] = at.is_cell ? static_cast<acc_t>(nats_from_value(arcs.blank)) : none_has;
+  out[p.batch.rows()] = at.has_label ? static_cast<acc_t>(nats_from_value(arcs.label)) : none_has;
 }
 
 template <typename acc_t>

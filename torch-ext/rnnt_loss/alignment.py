@@ -30,17 +30,6 @@ __all__ = [
     "sample_paths",
 ]
 
-__all__ = [
-    "align",
-    "align_tdt",
-    "entropy",
-    "expected_frames",
-    "frames_to_seconds",
-    "posteriors",
-    "posteriors_tdt",
-    "sample_paths",
-]
-
 
 def posteriors(
     log_probs: Tensor,

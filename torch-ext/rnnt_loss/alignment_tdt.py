@@ -77,7 +77,9 @@ def align_tdt(
 
     Edges: as `align`; durations are -1 where frames are.
 
-    Raises, Source: as `posteriors_tdt`.
+    Raises: as `posteriors_tdt`.
+
+    Source: as `posteriors_tdt`.
 
     Example:
         >>> tokens, frames = torch.randn(2, 50, 11, 30), torch.randn(2, 50, 11, 5)
@@ -114,7 +116,9 @@ def posteriors_multiblank(
         (blank, label): blank [B, T, U + 1, 1 + big blanks], by duration, 1 frame first and then big_blank_durations;
         label [B, T, U + 1].
 
-    Edges: as `posteriors`. Raises: as `multiblank_rnnt_loss`.
+    Edges: as `posteriors`.
+
+    Raises: as `multiblank_rnnt_loss`.
 
     Source: Xu et al., Multi-blank Transducers for Speech Recognition, 2022.
 
@@ -149,7 +153,13 @@ def align_multiblank(
 
     Args: as in `posteriors_multiblank`.
 
-    Returns, Edges: as `align`. Raises, Source: as `posteriors_multiblank`.
+    Returns: as `align`.
+
+    Edges: as `align`.
+
+    Raises: as `posteriors_multiblank`.
+
+    Source: as `posteriors_multiblank`.
 
     Example:
         >>> log_probs = torch.randn(2, 50, 11, 30).log_softmax(-1)           # [B, T, U + 1, V]

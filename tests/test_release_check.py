@@ -18,7 +18,7 @@ import release_check  # noqa: E402
 GIT = ["git", "-c", "user.name=tests", "-c", "user.email=tests@localhost", "-c", "commit.gpgsign=false"]
 CPU = f"torch-stable-abi211-cpu-{platform.machine()}-linux"
 CUDA = f"torch-stable-abi211-cu130-{platform.machine()}-linux"
-CAPABILITIES = ["8.0", "8.6", "8.9", "9.0", "10.0", "12.0"]
+CAPABILITIES = ["10.0", "12.0", "8.0", "8.6", "8.9", "9.0"]  # in the order of texts, as kernel-builder writes them
 
 
 def git(folder, *arguments):

@@ -52,9 +52,9 @@ def variant(root: Path, build: dict, folder: Path) -> Iterator[str]:
     if named is None:
         yield f"is not a name for a {backend} variant of the stable ABI {build['torch']['stable-abi']}"
     elif backend == "cuda":
-        archs, every = found["backend"]["archs"], capabilities(build)
-        if int(named[1]) >= NEWEST_CUDA and archs != every or not set(archs) <= set(every) or not archs:
-            yield f"metadata.json's archs must be {' '.join(every)}, got {' '.join(archs)}"
+        archs, every = set(found["backend"]["archs"]), capabilities(build)
+        if not archs or archs - set(every) or int(named[1]) >= NEWEST_CUDA and archs != set(every):
+            yield f"metadata.json's archs must be {' '.join(every)}, got {' '.join(sorted(archs))}"
 
     if not (folder / f"{found['id']}.abi3.so").exists():
         yield f"there is no library {found['id']}.abi3.so"
@@ -72,7 +72,7 @@ def revision(root: Path, found: dict, prefix: str) -> Iterator[str]:
     made_from = found["id"].removeprefix(prefix)
     if len(made_from) < 7 or not (commit.startswith(made_from) or tree.startswith(made_from)):
         wanted = f"{prefix}{commit[:7]} or {prefix}{tree[:7]}"
-        yield f"is made from another tree: its id must be {wanted}, got {found['id']}"
+        yield f"is made from another tree, build again: its id must be {wanted}, got {found['id']}"
     source = found.get("provenance", {}).get("kernel", {"commit": commit})
     if source["commit"] != commit or source.get("dirty"):
         got = source["commit"] + (" with changes" if source.get("dirty") else "")

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export LOCAL_KERNELS ?= phanerozoic/rnnt-loss=$(CURDIR)/build
 
-.PHONY: demo test build build-cuda build-emulated mutants check-cuda device-check bench docs lint format clean
+.PHONY: demo test build build-cuda build-emulated mutants check-cuda device-check release-check bench docs lint format clean
 
 demo: build
 	$(BIN)/python examples/train_prompts.py
@@ -35,6 +35,10 @@ check-cuda: build
 # On a machine with a GPU: builds, tests and times the CUDA variant with the Python that is there, in eight minutes.
 device-check:
 	$(PYTHON) tools/device_check.py
+
+# Whether this tree, and what is in build/, could be released; with TAG=v1.0, as that. It takes seconds and builds nothing.
+release-check: .venv/ready
+	$(BIN)/python tools/release_check.py $(if $(TAG),--tag $(TAG))
 
 bench: build
 	$(BIN)/python benchmarks/peers.py

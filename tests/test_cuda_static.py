@@ -6,7 +6,6 @@ No spill, no local memory and no warning stop at the compiler (tools/sass.py); t
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,9 +137,7 @@ def test_the_library_needs_only_the_stable_abi(library):
     assert abi.unstable(library) == []
     # What only a torch with CUDA has, it has to be loaded without.
     of_cuda = [kind for symbol, kind in abi.undefined(library).items() if re.search(r"cuda_(stream|guard)", symbol)]
-    assert of_cuda in (["w"], ["w", "w"])
-    if shutil.which("readelf") is None:
-        pytest.skip("no readelf")
+    assert of_cuda in (["WEAK"], ["WEAK", "WEAK"])
     dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
     needed = re.findall(r"NEEDED.*\[(.*?)\]", dynamic)
     assert "libtorch.so" in needed and not any("cuda" in name for name in needed)
@@ -148,8 +145,8 @@ def test_the_library_needs_only_the_stable_abi(library):
 
 def test_the_library_runs_on_the_systems_and_pythons_of_the_hub(library):
     """As far as it can be seen here: see test_package.py."""
-    assert abi.not_of_python_3_9(library) == []
-    assert set(abi.newer_than_manylinux(library)) <= abi.FROM_HEADERS
+    assert abi.not_of_python(library) == []
+    assert set(abi.new_to_manylinux(library)) <= abi.FROM_HEADERS
 
 
 def test_the_library_has_code_for_every_capability(library):

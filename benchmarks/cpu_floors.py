@@ -3,7 +3,8 @@
     python benchmarks/cpu_floors.py --json results.json     # the table, ten minutes
     python benchmarks/cpu_floors.py --quick                 # some seconds
 
-Everything is checked against a float64 lattice on the very inputs it is timed on; what is wrong ends the run.
+Everything is checked against a float64 lattice (TDT: against itself in float64) on the very inputs it is timed on; what
+is wrong ends the run.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmark import parse_shape, random_inputs
 
 SHAPES = ["16,200,40,256", "4,300,50,512", "2,500,80,256", "1,1500,200,500"]
 LATTICE_SHAPE = "8,1000,200"
+DURATIONS = [0, 1, 2, 3, 4]
 QUICK_SHAPES, QUICK_LATTICE_SHAPE = ["2,60,12,64"], "2,60,12"
 FLAGS = ["-O3", "-std=c++17", "-ffp-contract=off", "-Wno-psabi"]  # build.toml's
 MEBIBYTE = 1 << 20
@@ -38,6 +40,7 @@ BOUNDS = {  # the most that a value should be; of "fresh gradient", the least
     "in place, least": None,
     "bfloat16": 1.5,
     "float16": 1.5,
+    "TDT": 1.5,
     "fresh gradient": 12,
     "memory, in place": 24,
     "memory": 24,
@@ -49,6 +52,7 @@ NOTES = {
     "tensor (read, read, write). Least: torch.sum, then neg_ (read, read and write in place) / the same. Before any of "
     "them the logits are copied to where they will be overwritten, untimed.",
     "bfloat16, float16": "rnnt_loss_from_logits, forward + backward / the same in float32.",
+    "TDT": "tdt_loss_from_joint_logits, five durations, forward + backward / rnnt_loss_from_logits of as many columns.",
     "fresh gradient": "torchaudio / rnnt_loss_from_logits, forward + backward, in a process with malloc's defaults.",
     "memory": "bytes per cell beyond the logits, and beyond the gradient where it is not in place: VmHWM after "
     "forward + backward less VmRSS before, in a fresh process with malloc's defaults. 1 MiB more is allowed.",
@@ -175,6 +179,22 @@ def halves(kernel, shape: str, *settings) -> list[dict]:
     return over_floor(shape, works, *settings)
 
 
+def tdt(kernel, shape: str, *settings) -> list[dict]:
+    logits, labels, *lengths = random_inputs(parse_shape(shape))
+    inputs = logits, labels.clamp(max=logits.shape[3] - len(DURATIONS) - 1), *lengths
+    losses = {
+        "TDT": partial(kernel.tdt_loss_from_joint_logits, durations=DURATIONS, reduction="none"),
+        "floor": partial(kernel.rnnt_loss_from_logits, reduction="none"),
+    }
+    works = {name: partial(peers.training, loss, inputs) for name, loss in losses.items()}
+    loss, grad = works["TDT"]()
+    exact, exact_grad = peers.training(losses["TDT"], (logits.double(), *inputs[1:]))
+    grad_error = (grad - exact_grad).abs().max() / exact_grad.abs().max()
+    require(f"{shape} TDT", float(((loss - exact) / exact).abs().max()), float(grad_error))
+    del grad, exact_grad
+    return over_floor(shape, works, *settings)
+
+
 def fresh_gradient(shape: str, rounds: int, thread_counts: list[int]) -> list[dict]:
     try:
         losses = {"fresh gradient": peers.load_torchaudio(), "floor": peers.load_ours()}
@@ -209,7 +229,7 @@ def extra_bytes(measure: str, shape: str, threads: int) -> int:
 
 def recycled(shape: str, rounds: int, thread_counts: list[int]) -> list[dict]:
     kernel, rows = peers.load_kernel(), []
-    for measure in (log_probs, in_place, halves):
+    for measure in (log_probs, in_place, halves, tdt):
         torch.set_num_threads(max(thread_counts))
         rows += measure(kernel, shape, thread_counts, rounds)
     return rows

@@ -77,34 +77,44 @@ void stream(const float* from, float* to, int64_t n) {
 #endif
 }
 
-// kStream: the gradient is finished piece by piece in the cache, then written past it. Otherwise out may be the row
-// itself.
-template <bool kStream, typename Real, typename scalar_t>
-void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, int64_t blank_class, int j, const Cells<Real>& cells) {
-  constexpr int64_t kPiece = 1024;
-  alignas(64) scalar_t piece[kStream ? kPiece + kRowLanes : 1];
+// Elements first .. end - 1 of a row's gradient, as if none were an arc's, to `to`, which may be the row's own.
+template <typename Real, typename scalar_t>
+void gradient_of_others(const scalar_t* row, scalar_t* to, int64_t first, int64_t end, int j,
+                        const Cells<Real>& cells) {
   const auto gradient_at = [&](auto lanes, int64_t k) RNNT_INLINE {
     using X = decltype(lanes);
     const X x = exponential(Lanes<X>::load(row + k), splat<X>(cells.largest[j]));
     return gradient_of(x, splat<X>(cells.weight[j]), cells);
   };
+  // The last block overlaps the one before: read before anything is written.
+  const bool partial = (end - first) % kRowLanes;
+  Block<Real> last;
+  if (partial) last = gradient_at(Block<Real>(), end - kRowLanes);
+  for_each_block<Real>(first, end, [&](auto lanes, int64_t k) RNNT_INLINE {
+    prefetch_ahead<decltype(lanes)>(row + k);
+    Lanes<decltype(lanes)>::store(to + k - first, gradient_at(lanes, k));
+  });
+  if (partial) Lanes<Block<Real>>::store(to + end - first - kRowLanes, last);
+}
+
+// kStream: the gradient is finished piece by piece in the cache, then written past it. Otherwise out may be the row
+// itself. The row is read only where classes without an arc have a gradient.
+template <bool kStream, typename Real, typename scalar_t>
+void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, int64_t blank_class, int j, const Cells<Real>& cells) {
+  using acc_t = typename Lanes<Real>::Scalar;
+  constexpr int64_t kPiece = 1024;
+  alignas(64) scalar_t piece[kStream ? kPiece + kRowLanes : 1];
   for (int64_t first = 0, end; first < V; first = end) {
     end = !kStream || V - first < kPiece + kRowLanes ? V : first + kPiece;
     scalar_t* to = kStream ? piece : out;
-    // The last block overlaps the one before: read before anything is written.
-    const bool partial = (end - first) % kRowLanes;
-    Block<Real> last;
-    if (partial) last = gradient_at(Block<Real>(), end - kRowLanes);
-    for_each_block<Real>(first, end, [&](auto lanes, int64_t k) RNNT_INLINE {
-      prefetch_ahead<decltype(lanes)>(row + k);
-      Lanes<decltype(lanes)>::store(to + k - first, gradient_at(lanes, k));
-    });
-    if (partial) Lanes<Block<Real>>::store(to + end - first - kRowLanes, last);
+    if (cells.has_others(j))
+      gradient_of_others<Real>(row, to, first, end, j, cells);
+    else
+      std::fill_n(to, end - first, store<scalar_t>(acc_t(0) * cells.occupancy(j)));  // 0, or NaN
     const auto set = [&](int64_t k, auto g) {
       if (first <= k && k < end) to[k - first] = store<scalar_t>(g);
     };
-    set(blank_class, cells.blank[j]);
-    set(cells.label_class[j], cells.label[j]);
+    if (!cells.is_untouched(j)) set(blank_class, cells.blank[j]), set(cells.label_class[j], cells.label[j]);
     if constexpr (kStream) stream<Real>(piece, out + first, end - first);
   }
 }
@@ -172,16 +182,8 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
       cells.find_gradients();
       if (are_short && gradient_short_rows<Real>(row_at, out_at, n, batch.V, batch.blank, cells) == n) continue;
       for (int j = 0; j < n; j++) {
-        if (cells.is_untouched(j)) {
-          std::fill_n(out_at(j), batch.V, none);
-        } else if (cells.has_others(j)) {
-          if (are_short) continue;
-          gradient_row<kStream, Real>(row_at(j), out_at(j), batch.V, batch.blank, j, cells);
-        } else {
-          std::fill_n(out_at(j), batch.V, store<scalar_t>(acc_t(0) * cells.occupancy(j)));  // 0, or NaN
-          out_at(j)[batch.blank] = store<scalar_t>(cells.blank[j]);
-          if (cells.label_class[j] >= 0) out_at(j)[cells.label_class[j]] = store<scalar_t>(cells.label[j]);
-        }
+        if (are_short && cells.has_others(j)) continue;
+        gradient_row<kStream, Real>(row_at(j), out_at(j), batch.V, batch.blank, j, cells);
       }
     }
     if (batch.packed) return;  // there is no padding
@@ -201,7 +203,7 @@ void score_backward_of(const ScoreBackwardParams& p, int64_t first, int64_t last
       constexpr bool kCanStream = std::is_same_v<scalar_t, float> && !std::is_same_v<Real, double>;
       // In place the line is in the cache already.
       const bool stream =
-          p.normalizer != Normalizer::kNone && p.grad_x.data != p.x.data && p.batch.rows() * p.batch.V > kStreamFrom;
+          p.batch.V >= kRowLanes && p.grad_x.data != p.x.data && p.batch.rows() * p.batch.V > kStreamFrom;
       kCanStream&& stream ? score_backward_rows<kCanStream, Real, scalar_t>(p, first, last)
                           : score_backward_rows<false, Real, scalar_t>(p, first, last);
     }

@@ -15,6 +15,7 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t cells = cells_in_frame(batch, b, t), U = batch.label_lengths[b];
     const ArcPlanes<acc_t> arcs = arcs_of<acc_t>(p.arcs, layout, b);
+    const int64_t in_next_frame = p.x.row_offset(batch, b, t + 1, 0) - p.x.row_offset(batch, b, t, 0);
     // Arcs of up to kRowLanes cells become values together.
     for (int64_t u = start; u < std::min(end, cells); u += kRowLanes) {
       const int n = static_cast<int>(std::min<int64_t>(kRowLanes, std::min(end, cells) - u));
@@ -49,8 +50,12 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
         std::copy_n(rest, n, softmax + batch.rows() + row_of_start + u - start);
       }
       for (int j = 0; j < n; j++) {
+        const int64_t label_class = u + j < U ? batch.labels[b * (batch.U1 - 1) + u + j] : batch.blank;
         blank[j] = load(row_at(j)[batch.blank]);
-        if (u + j < U) label[j] = load(row_at(j)[batch.labels[b * (batch.U1 - 1) + u + j]]);
+        if (u + j < U) label[j] = load(row_at(j)[label_class]);
+        if (p.normalizer != Normalizer::kNone) continue;
+        const scalar_t* next = row_at(j) + in_next_frame;  // nothing else fetches it
+        __builtin_prefetch(next + batch.blank), __builtin_prefetch(next + label_class);
       }
       acc_t values[4][kRowLanes];
       for (int j = 0; j < kRowLanes; j += Lanes<Real>::kWidth) {

@@ -16,6 +16,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
+from arc_oracles import ARC_SETS, Oracle, row_scores  # noqa: E402
 from batches import INF, NAN, Batch, edit, random_batch  # noqa: E402
 from compare import assert_within_budget  # noqa: E402
 from conftest import Backend, surrounded  # noqa: E402
@@ -115,7 +116,8 @@ class BadPackedLengths(Case):
         ):
             rows = surrounded(backend.rnnt.pack_rows(x, torch.tensor(in_rows), U_b)).requires_grad_()
             lengths = torch.tensor(in_lengths)
-            loss = backend.rnnt.rnnt_loss_packed(rows, labels, lengths, U_b, blank, "none", max_input_length=most)
+            options = {"max_input_length": most, **self.keywords}
+            loss = backend.rnnt.rnnt_loss_packed(rows, labels, lengths, U_b, blank, "none", **options)
             (grad,) = torch.autograd.grad(loss.sum(), rows)
             assert loss.isnan().all() and grad.isnan().all(), f"loss: {loss.tolist()}"
 
@@ -130,12 +132,28 @@ class BadIds(Case):
         T_b[0], U_b[1], labels[2, 0], labels[3, 1], labels[4, 0] = T + 1, U + 1, V, blank, -3
         ids = [labels, T_b, U_b]
         x = surrounded(x).requires_grad_()
-        loss = backend.loss(Batch(x, *ids, blank), self.from_logits, reduction="none")
+        loss = backend.loss(Batch(x, *ids, blank), self.from_logits, reduction="none", **self.keywords)
         (grad,) = torch.autograd.grad(loss.sum(), x)
         assert loss.isnan().tolist() == [True] * (B - 1) + [False], f"loss: {loss.tolist()}"
         assert grad[:-1].isnan().all(), "gradient of a bad utterance"
         last = Batch(x.detach(), *ids, blank).take([B - 1])
-        assert_within_budget("gradient", grad[-1:], Twin(last, self.from_logits).grad, floor=1e-5)
+        truth = Twin(last, self.from_logits, **self.keywords)
+        assert_within_budget("gradient", grad[-1:], truth.grad, floor=1e-5)
+
+
+class BestPath(Case):
+    """Of log-probabilities; a bad length costs its own utterance its score."""
+
+    def try_on(self, backend: Backend) -> None:
+        x, labels, T_b, U_b, blank = self.batch
+        wanted = Oracle(torch.stack(row_scores(self.batch, x), -1), ARC_SETS["standard"], T_b, U_b)
+        frames, score = backend.rnnt.alignment.align(surrounded(x), labels, T_b, U_b, blank)
+        assert torch.equal(frames, wanted.frames), "frames"
+        assert_within_budget("score", score, wanted.score)
+        T_b = T_b.clone()
+        T_b[0] = x.shape[1] + 1
+        _, score = backend.rnnt.alignment.align(surrounded(x), labels, T_b, U_b, blank)
+        assert score.isnan().tolist() == [True] + [False] * (len(score) - 1), f"score: {score.tolist()}"
 
 
 class FarApart(Case):
@@ -234,6 +252,11 @@ CASES = [
     Packed("packed", (40, 4, 3, 9), layout=off_by_an_element),
     Packed("packed log-probabilities", (3, 5, 3, 40), BFLOAT, from_logits=False),
     BadPackedLengths("bad lengths of packed rows", (2, 4, 3, 9)),
+    Case("arc scores", (3, 5, 3, 9), keywords={"topology": "constrained"}),
+    Case("not a number in arc scores", (2, 45, 40, 9), change=nan_on_no_path, keywords={"topology": "constrained"}),
+    BadIds("bad ids of arc scores", (6, 4, 3, 5), keywords={"topology": "constrained"}),
+    BadPackedLengths("bad lengths of packed arc scores", (2, 4, 3, 9), keywords={"topology": "constrained"}),
+    BestPath("best path", (3, 4, 3, 5), DOUBLE, from_logits=False),
     FarApart("far apart", (2, 3, 1, 4), BFLOAT),
 ]
 

@@ -142,17 +142,17 @@ class BadIds(Case):
 
 
 class BestPath(Case):
-    """Of log-probabilities; a bad length costs its own utterance its score."""
+    """Of arc scores; a bad length costs its own utterance its score."""
 
     def try_on(self, backend: Backend) -> None:
-        x, labels, T_b, U_b, blank = self.batch
-        wanted = Oracle(torch.stack(row_scores(self.batch, x), -1), ARC_SETS["standard"], T_b, U_b)
-        frames, score = backend.rnnt.alignment.align(surrounded(x), labels, T_b, U_b, blank)
+        scores, T_b, U_b = torch.stack(row_scores(self.batch, self.batch.x)), *self.batch[2:4]
+        wanted, arcs = Oracle(scores.movedim(0, -1), ARC_SETS["standard"], T_b, U_b), backend.rnnt.lattice.ARCS
+        frames, _, score = backend.rnnt.arcs.align_of_arcs(scores, T_b, U_b, arcs["standard"])
         assert torch.equal(frames, wanted.frames), "frames"
         assert_within_budget("score", score, wanted.score)
         T_b = T_b.clone()
-        T_b[0] = x.shape[1] + 1
-        _, score = backend.rnnt.alignment.align(surrounded(x), labels, T_b, U_b, blank)
+        T_b[0] = scores.shape[2] + 1
+        *_, score = backend.rnnt.arcs.align_of_arcs(scores, T_b, U_b, arcs["standard"])
         assert score.isnan().tolist() == [True] + [False] * (len(score) - 1), f"score: {score.tolist()}"
 
 

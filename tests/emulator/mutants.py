@@ -94,8 +94,7 @@ class Originals:
         ours = copy.copy(self.variant)
         ours.objects = folder
         ours.link([str(object) for object in objects.values()], package / f"{ours.ops}.abi3.so")
-        for source in (ROOT / "torch-ext" / ours.package).glob("*.py"):
-            shutil.copy(source, package)
+        shutil.copytree(ROOT / "torch-ext" / ours.package, package, dirs_exist_ok=True)
         (package / "_ops.py").write_text(OPS_PY.format(ops=ours.ops))
         (package / "metadata.json").write_text(json.dumps(ours.metadata()))
         return package

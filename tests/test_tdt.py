@@ -122,9 +122,12 @@ def test_tdt_of_a_ragged_batch(backend, dtype, clamp, fastemit_lambda):
     assert_within_budget("loss", loss, wanted)
     for name, got, grad in zip(("tokens", "durations"), grads, torch.autograd.grad(surrogate, leaves), strict=True):
         assert got.dtype == dtype and (got[~padded.cells] == 0).all()
-        grad = grad if clamp is None else grad.clamp(-clamp, clamp)
+        own_floor = floor
+        if clamp is not None:  # errors are as large as they were before the clamp
+            own_floor = floor and floor * float(grad.abs().max() / clamp)
+            grad = grad.clamp(-clamp, clamp)
         got = got[:, : grad.shape[1], : grad.shape[2]]
-        assert_within_budget(name, got, grad * upstream.cpu()[:, None, None, None], floor=floor)
+        assert_within_budget(name, got, grad * upstream.cpu()[:, None, None, None], floor=own_floor)
 
 
 @pytest.mark.parametrize("dtype", WIDE_AND_NARROW, ids=str)
@@ -256,7 +259,7 @@ def test_a_second_derivative_is_refused(backend):
         ({"durations": [0, 1, -2]}, ValueError, "durations must be different and at least 0"),
         ({"durations": [0, 1, 2.5]}, TypeError, "durations must be a sequence of ints"),
         ({"durations": [True, 2, 3]}, TypeError, "durations must be a sequence of ints"),
-        ({"durations": range(20)}, ValueError, "durations must be 1 to 16"),
+        ({"durations": range(20)}, ValueError, "durations must be at most 16, got 20"),
         ({"sigma": math.nan}, ValueError, "sigma must be finite"),
         ({"fastemit_lambda": -1.0}, ValueError, "fastemit_lambda must be a finite float >= 0"),
         ({"omega": 1.5}, ValueError, r"omega must be in \[0, 1\]"),

@@ -6,19 +6,21 @@ import torch
 from torch import Tensor
 
 from ._ops import ops
-from .lattice import Arcs
-from .loss import _class_of
+from .lattice import Arcs, refuse_tangents
+from .loss import _class_of, check_generator
 
 
 def posteriors_of_arcs(
     scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs
 ) -> "tuple[Tensor, Tensor]":
     """Posteriors of the blank arcs and of the label arcs, [how many of them there are, B, T, U + 1]."""
+    refuse_tangents(scores)
     _, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
     return of_arcs[_advancing(arcs, 0)], of_arcs[_advancing(arcs, 1)]
 
 
 def expected_frames_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
+    refuse_tangents(scores)
     loss, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
     T, U1 = scores.shape[2:]
     frame = torch.arange(T, device=scores.device, dtype=scores.dtype)
@@ -29,11 +31,12 @@ def expected_frames_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths
 
 
 def entropy_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
+    refuse_tangents(scores)
     wide = scores.double()  # a difference of large numbers
     loss, of_arcs = ops.lattice(wide, input_lengths, label_lengths, *arcs, True, False)
     # Where an arc is on no path, neither its score, perhaps -inf, nor its posterior's derivative has a part.
     mean_score = (of_arcs * wide.masked_fill(of_arcs == 0, 0.0)).sum((0, 2, 3))
-    return torch.where(loss == torch.inf, 0.0, -loss - mean_score).to(scores.dtype)
+    return torch.where(loss == torch.inf, 0.0, (-loss - mean_score).clamp(min=0)).to(scores.dtype)
 
 
 def align_of_arcs(
@@ -57,6 +60,7 @@ def sample_of_arcs(
         raise TypeError(f"n must be an int, got {type(n).__name__}")
     if n < 0:
         raise ValueError(f"n must be an int >= 0, got {n}")
+    check_generator(generator)
     _, B, T, U1 = scores.shape
     device = scores.device if generator is None else generator.device
     uniforms = torch.rand(n, B, T + U1, dtype=torch.float64, device=device, generator=generator).to(scores.device)
@@ -70,8 +74,7 @@ def _advancing(arcs: Arcs, labels: int) -> "list[int]":
 
 def row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact) -> Tensor:
     """Scores of blank and label. exact: log-probabilities to the bit, where ops.score gives log(exp(x))."""
-    if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
-        raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
+    refuse_tangents(x)
     blank = _class_of(blank, x.shape[3])
     scores, _ = ops.score(x, labels, input_lengths, label_lengths, blank, normalizer, bool(validate))
     if not exact or normalizer != "none":

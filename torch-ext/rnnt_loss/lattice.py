@@ -10,6 +10,7 @@ from typing import Callable, NamedTuple, Optional
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ._ops import ops
 
@@ -82,12 +83,14 @@ class LatticeLoss(torch.autograd.Function):
             tensors.append(logits - softmax[0] - softmax[1].log1p())
         if rows.tail:
             tensors.append(x[..., V:].clone(memory_format=torch.contiguous_format))  # the rows are far apart
-        leaves = [tensor.detach().requires_grad_(keep) for tensor in (*tensors, *inputs)]
+        # No narrower than the scores: a gradient is rounded to its tensor's dtype when it has its upstream factor.
+        wide = (tensor.detach().to(torch.promote_types(tensor.dtype, scores.dtype)) for tensor in (*tensors, *inputs))
+        leaves = [tensor.requires_grad_(keep) for tensor in wide]
         with torch.set_grad_enabled(keep):
             composed = compose(*leaves)
         loss, posteriors = ops.lattice(composed.detach(), *ids[1:], *arcs, keep, False)
         if keep:
-            ctx.save_for_backward(x, softmax, posteriors)
+            ctx.save_for_backward(x, softmax, posteriors, *ids, *inputs)
             ctx.rows, ctx.clamped, ctx.leaves, ctx.composed = rows, clamped, leaves, composed
         return loss
 
@@ -96,23 +99,25 @@ class LatticeLoss(torch.autograd.Function):
         with torch.no_grad():
             grads = LatticeLoss.gradients(ctx, grad_loss)
         if torch.is_grad_enabled():  # for a second derivative, which must not be taken for 0
-            x = ctx.saved_tensors[0]
-            grads = [grad if grad is None else Final.apply(grad, x, grad_loss) for grad in grads]
+            x, _, _, _, _, _, *inputs = ctx.saved_tensors
+            grads = [grad if grad is None else Final.apply(grad, x, grad_loss, *inputs) for grad in grads]
         return (grads[0], *[None] * 5, *grads[1:])
 
     @staticmethod
     def gradients(ctx, grad_loss):
-        x, softmax, posteriors = ctx.saved_tensors
-        rows, V = ctx.rows, x.shape[-1] - ctx.rows.tail
+        x, softmax, posteriors, *ids_and_inputs = ctx.saved_tensors
+        ids, inputs = ids_and_inputs[:3], ids_and_inputs[3:]
+        rows, V = ctx.rows._replace(**dict(zip(Rows._fields, ids))), x.shape[-1] - ctx.rows.tail
         # Posteriors are the gradient of log Z, the loss less its sign.
         grads = list(torch.autograd.grad(ctx.composed, ctx.leaves, posteriors, retain_graph=True, allow_unused=True,
                                          materialize_grads=True))  # fmt: skip
         of_arcs = grads.pop(0)
         of_extra = grads.pop(0) if rows.extra else None
+        dtypes = [x.dtype] * bool(rows.tail) + [tensor.dtype for tensor in inputs]
         for i, grad in enumerate(grads):
             if rows.clamp is not None and i - bool(rows.tail) in (*ctx.clamped, -1):
                 grad = grad.clamp(-rows.clamp, rows.clamp)
-            grads[i] = (grad * -grad_loss.view(-1, *[1] * (grad.dim() - 1))).to(grad.dtype)
+            grads[i] = _times(grad, -grad_loss.view(-1, *[1] * (grad.dim() - 1))).to(dtypes[i])
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = x.detach() if rows.inplace_grad else torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -128,18 +133,30 @@ def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra) -> No
     if extra is not None:  # for the kernel their posteriors are the blank's; their classes are set right behind it
         classes = [rows.blank, *rows.extra]
         own = torch.cat([posteriors[:1], extra])
+        # Those of the other arcs are added up: of a confident model, the sum of all less one's own is rounding.
+        others = torch.stack([posteriors[1] + own[:k].sum(0) + own[k + 1 :].sum(0) for k in range(len(own))])
         posteriors = torch.stack([own.sum(0), posteriors[1]])
-        occupancy = posteriors.sum(0)
         logits, (largest, rest) = x[..., classes].movedim(-1, 0).to(own.dtype), softmax
         p = (logits - largest).exp() / (1 + rest)
         lacks = torch.where(logits == largest, rest / (1 + rest), 1 - p)  # 1 - p, see eq. 10
-        of_classes = torch.where(occupancy == 0, 0.0, (occupancy - own) * p - own * lacks)
+        of_classes = torch.where(posteriors.sum(0) == 0, 0.0, others * p - own * lacks)
         if rows.clamp is not None:
             of_classes = of_classes.clamp(-rows.clamp, rows.clamp)
     ops.score_backward_out(grad_x, grad_loss, x, rows.labels, rows.input_lengths, rows.label_lengths, softmax,
                            posteriors, rows.blank, rows.normalizer, rows.clamp, rows.max_input_length)  # fmt: skip
     if extra is not None:
-        grad_x[..., classes] = (of_classes * grad_loss[:, None, None]).movedim(0, -1).to(grad_x.dtype)
+        grad_x[..., classes] = _times(of_classes, grad_loss[:, None, None]).movedim(0, -1).to(grad_x.dtype)
+
+
+def _times(grad: Tensor, upstream: Tensor) -> Tensor:
+    """0 stays 0, whatever comes from upstream."""
+    return torch.where(grad == 0, 0.0, grad * upstream)
+
+
+def refuse_tangents(*tensors: Tensor) -> None:
+    """Forward-mode derivatives, which torch.library would drop without a word."""
+    if any(torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
 
 
 def lattice_loss(x: Tensor, rows: Rows, arcs: Arcs, compose: Callable, *inputs: Tensor, clamped=()) -> Tensor:
@@ -148,6 +165,38 @@ def lattice_loss(x: Tensor, rows: Rows, arcs: Arcs, compose: Callable, *inputs: 
         x = x.contiguous()
     keep = torch.is_grad_enabled() and (x.requires_grad or any(tensor.requires_grad for tensor in inputs))
     return LatticeLoss.apply(x, rows, arcs, compose, clamped, keep, *inputs)
+
+
+class LogSoftmax(torch.autograd.Function):
+    """log_softmax(0), whose bits do not depend on where in the tensor an element is, as those of torch's own do.
+
+    Its derivative is g - p sum(g), in which all cancels where p is near 1: there it is the difference of g (1 - p) and
+    p (sum(g) - g), with what the others add up to in place of both differences.
+    """
+
+    @staticmethod
+    def forward(ctx, x):
+        rest = x - x.amax(0)
+        terms = rest.exp()
+        total = _in_order(terms)
+        ctx.save_for_backward(terms / total)
+        return rest - total.log()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        (p,) = ctx.saved_tensors
+        is_most = p > 0.5  # of one at most
+        others = (_in_order(x.masked_fill(is_most, 0.0)) for x in (p, grad))
+        return torch.where(is_most, grad * next(others) - p * next(others), grad - p * _in_order(grad))
+
+
+def _in_order(x: Tensor) -> Tensor:
+    """sum(0)"""
+    total = x[0]
+    for plane in x[1:]:
+        total = total + plane
+    return total
 
 
 class ScaleGradient(torch.autograd.Function):

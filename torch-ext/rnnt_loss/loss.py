@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._ops import ops
-from .lattice import ARCS, Rows, lattice_loss, reduced, transducer_arcs
+from .lattice import ARCS, Rows, lattice_loss, reduced, refuse_tangents, transducer_arcs
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _REDUCTIONS = ("none", "sum", "mean", "mean_volume")
@@ -74,8 +74,9 @@ def rnnt_loss(
 
     Edges: an utterance without a path (all are -inf, or outside of the windows; T_b < U_b with one label per frame)
     has loss +inf and gradient 0. NaN or +inf in blank or next label of a cell makes that utterance's loss and gradient
-    NaN, and no other's. Padding (t >= T_b, u > U_b, labels beyond U_b) is never read and has gradient 0. An empty batch
-    gives an empty tensor, 0 for "sum" and "mean_volume", NaN for "mean".
+    NaN, and no other's; a label outside of its window is masked whatever it is. Padding (t >= T_b, u > U_b, labels
+    beyond U_b) is never read and has gradient 0. An empty batch gives an empty tensor, 0 for "sum" and "mean_volume",
+    NaN for "mean".
 
     Raises:
         TypeError: an argument is not a tensor or has the wrong dtype or type.
@@ -249,8 +250,7 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, no
     cells = (labels.shape[0], frames, labels.shape[1] + 1) if packed else x.shape[:3]
     _check_variant(x.device, cells, windows, blank_bias, label_bias)
     blank = _class_of(blank, x.shape[-1])
-    if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:  # torch.library would drop it without a word
-        raise NotImplementedError("rnnt_loss: forward-mode derivatives are not supported")
+    refuse_tangents(x)
     keep = torch.is_grad_enabled() and x.requires_grad
     if inplace_grad and keep:
         _check_overwritable(name, x)
@@ -276,11 +276,11 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, no
 
 
 def _check_options(reduction, normalizer, clamp, fastemit_lambda, topology, **flags) -> None:
-    if reduction not in _REDUCTIONS:
+    if not isinstance(reduction, str) or reduction not in _REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
-    if topology not in _TOPOLOGIES:
+    if not isinstance(topology, str) or topology not in _TOPOLOGIES:
         raise ValueError(f"topology must be one of {', '.join(_TOPOLOGIES)}, got {topology!r}")
-    if normalizer not in _NORMALIZERS:
+    if not isinstance(normalizer, str) or normalizer not in _NORMALIZERS:
         raise ValueError(f"normalizer must be one of {', '.join(_NORMALIZERS)}, got {normalizer!r}")
     if isinstance(fastemit_lambda, bool) or not isinstance(fastemit_lambda, (int, float)):
         raise TypeError(f"fastemit_lambda must be a finite float >= 0, got {type(fastemit_lambda).__name__}")
@@ -352,6 +352,11 @@ def _number(name, value, least=-math.inf) -> float:
         at_least = f" and at least {least:g}" if least > -math.inf else ""
         raise ValueError(f"{name} must be finite{at_least}, got {value!r}")
     return float(value)
+
+
+def check_generator(generator) -> None:
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
 
 
 def _frames(name, x, input_lengths, max_input_length) -> int:

@@ -7,10 +7,11 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .lattice import ARCS, Arcs, Rows, ScaleGradient, lattice_loss, reduced
-from .loss import _check_options, _check_overwritable, _check_tensors, _class_of, _number
+from .lattice import ARCS, Arcs, LogSoftmax, Rows, ScaleGradient, lattice_loss, reduced, refuse_tangents
+from .loss import _check_options, _check_overwritable, _check_tensors, _class_of, _number, check_generator
 
 _MOST_ARCS = 32  # rnnt_loss/core/topology.h
+_LONGEST_ARC = 1 << 20  # torch-ext/arc_ops.h
 
 
 def tdt_loss(
@@ -44,7 +45,7 @@ def tdt_loss(
         duration_logits: [B, T, U + 1, D], floating point.
         labels, input_lengths, label_lengths, blank, reduction, zero_infinity, inplace_grad, validate: as in
             `rnnt_loss_from_logits`; inplace_grad is of token_logits.
-        durations: D different frame counts >= 0 in the order of duration_logits' last axis, one of them above 0.
+        durations: 1 to 16 different frame counts >= 0 in the order of duration_logits' last axis, one of them above 0.
         sigma: subtracted from each token's log-probability (logit under-normalisation): longer durations are preferred.
         fastemit_lambda: label posteriors x (1 + fastemit_lambda) in the gradients of both heads (FastEmit).
         scale_loss: return (1 + fastemit_lambda) x loss, with the same gradient.
@@ -174,7 +175,7 @@ def multiblank_rnnt_loss(
 
     Args:
         logits: [B, T, U + 1, V], float32, float64, float16 or bfloat16, any strides.
-        big_blank_durations: frames, >= 1, of the big blanks. Big blank i is class blank - 1 - i.
+        big_blank_durations: frames, >= 1, of the big blanks, at most 30. Big blank i is class blank - 1 - i.
         blank: class of the blank, in [-V, V), at least the number of big blanks.
         sigma: subtracted from every log-probability (logit under-normalisation).
         labels, input_lengths, label_lengths, reduction, zero_infinity, inplace_grad, validate: as in
@@ -193,15 +194,14 @@ def multiblank_rnnt_loss(
     """
     _check_tensors("logits", logits, labels, input_lengths, label_lengths)
     options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
-    index, *extra = _big_blanks(logits, labels, label_lengths, big_blank_durations, blank, validate)
+    arcs, (index, *extra) = _big_blanks(logits, labels, label_lengths, big_blank_durations, blank, validate)
     rows = options.rows("logits", logits, labels, input_lengths, label_lengths, index, extra=extra)
 
     def compose(scores: Tensor, *big: Tensor) -> Tensor:
         blank_score, label = (scores - sigma).split(1)
         return torch.cat([blank_score, options.emphasised(label), *(tensor - sigma for tensor in big)])
 
-    loss = lattice_loss(logits, rows, multiblank_arcs(big_blank_durations), compose)
-    return options.finished(loss, label_lengths)
+    return options.finished(lattice_loss(logits, rows, arcs, compose), label_lengths)
 
 
 class _Options:
@@ -238,61 +238,69 @@ def tdt_arcs(durations: Sequence[int]) -> Arcs:
 
 def duration_scores(logits: Tensor, input_lengths: Tensor, label_lengths: Tensor, dtype, from_logits=True) -> Tensor:
     """[D, B, T, U + 1] log-probabilities of durations, whatever is in padding. Of logits, or as they are."""
+    refuse_tangents(logits)
     frame, label = (torch.arange(size, device=logits.device) for size in logits.shape[1:3])
     input_lengths, label_lengths = (x.to(logits.device)[:, None, None] for x in (input_lengths, label_lengths))
     padding = (frame[:, None] >= input_lengths) | (label > label_lengths)
     # A softmax over the first axis is many times faster than one over a short last axis.
     scores = logits.movedim(-1, 0).to(dtype).contiguous().masked_fill(padding, 0.0)
-    return scores.log_softmax(0) if from_logits else scores
+    return LogSoftmax.apply(scores) if from_logits else scores
 
 
 def tdt_scores(scores: Tensor, of_durations: Tensor, durations: Sequence[int]) -> "list[Tensor]":
-    """Scores of `tdt_arcs`, those of the labels last; of_durations: [D, B, T, U + 1]."""
+    """Scores of `tdt_arcs`, arc by arc; of_durations: [D, B, T, U + 1].
+
+    Plane by plane, so that gradients are added up in one order: a sum over an axis has bits that depend on the place.
+    """
     blank, label = scores
-    none = durations.index(0) if 0 in durations else len(durations)  # which no blank has
-    of_blanks = of_durations[:none], of_durations[none + 1 :]
-    return [*(blank + part for part in of_blanks if len(part)), label + of_durations]
-
-
-def multiblank_arcs(big_blank_durations: Sequence[int]) -> Arcs:
-    """Blank, label, big blanks."""
-    return Arcs((1, 0, *big_blank_durations), (0, 1, *[0] * len(big_blank_durations)))
+    planes = of_durations.unbind()
+    return [blank + plane for plane, d in zip(planes, durations) if d > 0] + [label + plane for plane in planes]
 
 
 def _tdt(x, rows, durations, options, omega, generator, *duration_logits) -> Tensor:
     def compose(scores: Tensor, logits: Tensor) -> Tensor:
         of_durations = duration_scores(logits, rows.input_lengths, rows.label_lengths, scores.dtype)
-        *blanks, label = tdt_scores(scores - options.sigma if options.sigma else scores, of_durations, durations)
-        return torch.cat([*blanks, options.emphasised(label)])
+        of_arcs = tdt_scores(scores - options.sigma if options.sigma else scores, of_durations, durations)
+        labels = map(options.emphasised, of_arcs[-len(durations) :])
+        return torch.stack([*of_arcs[: -len(durations)], *labels])
 
     def compose_tokens(scores: Tensor, _: Tensor) -> Tensor:
         blank, label = scores.split(1)
         return torch.cat([blank, options.emphasised(label)])
 
     omega = _chance(omega)
-    if omega and torch.rand((), generator=generator).item() < omega:
+    check_generator(generator)
+    device = None if generator is None else generator.device
+    if omega and torch.rand((), generator=generator, device=device).item() < omega:
         loss = lattice_loss(x, rows, ARCS["standard"], compose_tokens, *duration_logits, clamped=(0,))
     else:
         loss = lattice_loss(x, rows, tdt_arcs(durations), compose, *duration_logits, clamped=(0,))
     return options.finished(loss, rows.label_lengths)
 
 
-def _integers(name, values, least) -> "tuple[int, ...]":
+def _integers(name, values, least, most_of_them) -> "tuple[int, ...]":
     try:
+        if isinstance(values, (set, frozenset)):
+            raise TypeError("no order")
+        values = tuple(values)
         found = tuple(operator.index(value) for value in values)
+        if any(isinstance(value, bool) for value in values):
+            raise TypeError("no number")
     except TypeError:
         raise TypeError(f"{name} must be a sequence of ints, got {values!r}") from None
-    if any(isinstance(value, bool) for value in values):
-        raise TypeError(f"{name} must be a sequence of ints, got {values!r}")
-    if any(value < least for value in found) or len(set(found)) < len(found):
-        raise ValueError(f"{name} must be different and at least {least}, got {list(found)}")
+    if not all(least <= value < _LONGEST_ARC for value in found) or len(set(found)) < len(found):
+        raise ValueError(
+            f"{name} must be different and at least {least} and less than {_LONGEST_ARC}, got {list(found)}"
+        )
+    if len(found) > most_of_them:
+        raise ValueError(f"{name} must be at most {most_of_them}, got {len(found)}")
     return found
 
 
-def _big_blanks(x, labels, label_lengths, durations, blank, validate) -> "list[int]":
-    """Classes of blank and of the big blanks."""
-    durations, V = _integers("big_blank_durations", durations, 1), x.shape[3]
-    index = _class_of(blank, V)
+def _big_blanks(x, labels, label_lengths, durations, blank, validate) -> "tuple[Arcs, list[int]]":
+    """Arcs of blank, label and big blanks, and the classes of all but label."""
+    durations = _integers("big_blank_durations", durations, 1, _MOST_ARCS - 2)
+    index = _class_of(blank, x.shape[3])
     if index < len(durations):
         raise ValueError(f"blank must be at least {len(durations)}, for as many big blanks before it, got {blank}")
     big = [index - 1 - i for i in range(len(durations))]
@@ -302,12 +310,12 @@ def _big_blanks(x, labels, label_lengths, durations, blank, validate) -> "list[i
         if bad.any():
             b, u = bad.nonzero()[0].tolist()
             raise RuntimeError(f"labels[{b}, {u}] must not be a big blank ({big}), got {labels[b, u]}")
-    return [index, *big]
+    return Arcs((1, 0, *durations), (0, 1, *[0] * len(durations))), [index, *big]
 
 
 def _durations(values) -> "tuple[int, ...]":
-    durations = _integers("durations", values, 0)
-    if max(durations, default=0) < 1 or 2 * len(durations) > _MOST_ARCS:
+    durations = _integers("durations", values, 0, _MOST_ARCS // 2)
+    if max(durations, default=0) < 1:
         raise ValueError(f"durations must be 1 to {_MOST_ARCS // 2}, one of them above 0, got {list(durations)}")
     return durations
 

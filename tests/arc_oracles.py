@@ -33,17 +33,17 @@ def row_scores(batch: Batch, log_probs: Tensor) -> tuple[Tensor, Tensor]:
     return log_probs[..., batch.blank % log_probs.shape[3]], log_probs.gather(3, ids)[..., 0]
 
 
+def without_a_last_label(arcs: list[Arc], input_lengths: Tensor) -> list[Arc]:
+    """Where the last arc is a blank, no label leads to frame T."""
+    frame = torch.arange(arcs[0].score.shape[1])[:, None]
+    lands = [frame + arc.dt == input_lengths[:, None, None] for arc in arcs]
+    return [a._replace(score=a.score.masked_fill(last & bool(a.du), -INF)) for a, last in zip(arcs, lands, strict=True)]
+
+
 def recursion(arcs: list[Arc], batch: Batch, ends_by_blank: bool, label_weight: float = 1.0) -> tuple[Tensor, Tensor]:
     """The losses [B], and a sum whose derivative is theirs, with label posteriors times label_weight."""
     T_b, U_b = batch.input_lengths, batch.label_lengths
-    t = torch.arange(batch.x.shape[1])[:, None]
-    last = t + 0 * U_b[:, None, None]
-    kept = []
-    for arc in arcs:
-        score = arc.score
-        if ends_by_blank and arc.du:
-            score = score.masked_fill(last + arc.dt == T_b[:, None, None], -INF)
-        kept.append(arc._replace(score=score))
+    kept = without_a_last_label(arcs, T_b) if ends_by_blank else arcs
     with torch.no_grad():
         found = lattice([arc._replace(score=arc.score.detach()) for arc in kept], T_b, U_b)
     cells = inside(*batch.x.shape[1:3], T_b, U_b)

@@ -5,15 +5,20 @@ NeMo and SpeechBrain import half of the world; their losses need torch and numpy
 
 import ast
 import importlib.util
+import math
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from arc_oracles import without_a_last_label
 from batches import random_batch
 from compare import assert_within_budget
-from test_compat import SIGNATURES, bare
+from reference import lattice
+from test_compat import NEMO, SIGNATURES, bare
+from test_tdt import tdt_arcs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
@@ -58,6 +63,14 @@ def written(path: Path, name: str) -> str:
     return f"({ast.unparse(arguments)})"
 
 
+def alone(path: Path, name: str, **names):
+    """A function of a file, without what decorates it and with these names for what it knows."""
+    function = definition(path, name)
+    function.decorator_list = []
+    exec(compile(ast.Module([function], []), str(path), "exec"), names)
+    return names[function.name]
+
+
 @pytest.fixture(scope="module")
 def nemo():
     """NeMo's reference, which its own tests hold the kernels to."""
@@ -72,9 +85,7 @@ def nemo():
 def speechbrain(torchaudio):
     """SpeechBrain's transducer_loss alone."""
     path = installed("speechbrain", "speechbrain/nnet/losses.py")
-    namespace = {"torch": torch}
-    exec(compile(ast.Module([definition(path, "transducer_loss")], []), str(path), "exec"), namespace)
-    return namespace["transducer_loss"]
+    return alone(path, "transducer_loss", torch=torch)
 
 
 def test_signatures_of_torchaudio(torchaudio):
@@ -156,6 +167,65 @@ def test_nemo(backend, nemo, B, T, U, V, fastemit_lambda, clamp):
         lambda x, *ids: backend.rnnt.compat.nemo.RNNTLoss(BLANK, "sum", loss_kwargs=options)(x, *ids).view(1),
     ):
         beside(lambda x: theirs(x, *ids), lambda x, ours=ours: ours(x, *ids), batch, upstream=torch.ones(1))
+
+
+@pytest.mark.parametrize("reduction", NEMO)
+def test_nemos_reduce(backend, reduction):
+    path = installed("nemo_toolkit", "nemo/collections/asr/losses/rnnt.py")
+    theirs = alone(path, "RNNTLoss.reduce", torch=torch, List=list)
+    criterion = backend.rnnt.compat.nemo.RNNTLoss(BLANK, reduction)
+    losses, lengths = torch.rand(5).split([2, 3]), torch.tensor([3, 1, 4, 1, 5]).split([2, 3])
+    for arguments in ((losses[1], lengths[1]), (list(losses), list(lengths))):
+        torch.testing.assert_close(criterion.reduce(*arguments), theirs(criterion, *arguments))
+
+
+DURATIONS, TOKENS = [0, 1, 2, 4], 6
+
+
+@pytest.fixture(scope="module")
+def nemos_tdt_gradient():
+    """Of the logits of both heads, by NeMo's kernel: its blocks and threads, which never wait, in turn."""
+    path = "nemo/collections/asr/parts/numba/rnnt_loss/utils/cuda_utils/gpu_rnnt_kernel.py"
+    cuda = SimpleNamespace(blockIdx=SimpleNamespace(), threadIdx=SimpleNamespace())
+    threads = len(DURATIONS)
+    kernel = alone(installed("nemo_toolkit", path), "compute_tdt_grad_kernel", torch=torch, math=math, cuda=cuda,
+                   GPU_RNNT_THREAD_SIZE=threads)  # fmt: skip
+
+    def gradient(batch, found, sigma, fastemit_lambda, clamp):
+        tokens, frames = batch.x.split([TOKENS, len(DURATIONS)], -1)
+        frames = frames.log_softmax(-1)
+        grads = [[0.0] * tensor.numel() for tensor in (tokens, frames)]
+        inputs = [tensor.flatten().tolist() for tensor in (tokens, frames, -tokens.logsumexp(-1))]
+        of_lattice = [tensor.flatten().tolist() for tensor in (found.alpha, found.beta, found.log_z)]
+        ids = batch.input_lengths.tolist(), batch.label_lengths.tolist(), batch.labels.tolist()
+        for cuda.blockIdx.x in range(len(inputs[2])):
+            for cuda.threadIdx.x in range(threads):
+                kernel(*grads, *inputs, sigma, *of_lattice, *ids, *tokens.shape, batch.blank, DURATIONS, threads,
+                       fastemit_lambda, clamp)  # fmt: skip
+        tokens, grad = (torch.tensor(grad, dtype=torch.float64).view(*batch.x.shape[:3], -1) for grad in grads)
+        return torch.cat([tokens, grad - frames.exp() * grad.sum(-1, keepdim=True)], -1)  # NeMo's are of log_softmax
+
+    return gradient
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.1])
+@pytest.mark.parametrize("fastemit_lambda", [0.0, 0.3])
+@pytest.mark.parametrize("clamp", [0.0, 0.05])
+def test_nemos_tdt(backend, nemos_tdt_gradient, sigma, fastemit_lambda, clamp):
+    """FastEmit and clamp are of tokens alone."""
+    batch = random_batch(3, 6, 3, TOKENS + len(DURATIONS), blank=TOKENS - 1, ragged=True)
+    batch = batch._replace(labels=batch.labels % (TOKENS - 1))
+    tokens, frames = batch.x.split([TOKENS, len(DURATIONS)], -1)
+    arcs = tdt_arcs(batch._replace(x=tokens), DURATIONS, tokens, frames, sigma)
+    found = lattice(without_a_last_label(arcs, batch.input_lengths), *batch[2:4])
+    options = {"sigma": sigma, "fastemit_lambda": fastemit_lambda, "clamp": clamp}
+    criterion = backend.rnnt.compat.nemo.RNNTLoss(batch.blank, None, "tdt", {"durations": DURATIONS, **options})
+    x, *ids = (tensor.to(backend.device) for tensor in batch[:4])
+    x = x.clone().requires_grad_()
+    loss = criterion(x, *ids)
+    assert_within_budget("loss", loss.detach(), -(1 + fastemit_lambda) * found.log_z)
+    (grad,) = torch.autograd.grad(loss.sum(), x)
+    assert_within_budget("gradient", grad, nemos_tdt_gradient(batch, found, **options))
 
 
 @SHAPES

@@ -4,6 +4,7 @@ import pytest
 import torch
 from batches import INF, NAN, random_batch
 from compare import assert_within_budget
+from test_compat import flat
 
 B, T, U, V, BLANK = 4, 7, 4, 5, 1
 BATCH = random_batch(B, T, U, V, blank=BLANK, ragged=True)
@@ -135,60 +136,6 @@ def inputs(backend, x=BATCH.x):
     return x, [tensor.to(backend.device) for tensor in BATCH[1:4]]
 
 
-@pytest.mark.parametrize("reduction", [None, "sum", "mean_batch"])
-def test_nemos_fastemit_and_clamp(backend, reduction):
-    """The loss counts 1 + lambda times, clamp bounds each utterance's own gradient, FastEmit's part included."""
-    x, ids = inputs(backend)
-    options = {"fastemit_lambda": 0.25, "clamp": 0.1}
-    loss = backend.rnnt.compat.nemo.RNNTLoss(BLANK, reduction, loss_kwargs=options)(x, *ids)
-    losses = backend.rnnt.rnnt_loss_from_logits(x, *ids, BLANK, "none", fastemit_lambda=0.25)
-    torch.testing.assert_close(
-        loss, {None: 1.25 * losses, "sum": 1.25 * losses.sum()}.get(reduction, 1.25 * losses.mean())
-    )
-    (grad,) = torch.autograd.grad(loss.sum(), x)
-    (unbounded,) = torch.autograd.grad(losses.sum(), x)
-    assert (unbounded.abs() > 0.1).any()
-    torch.testing.assert_close(grad, unbounded.clamp(-0.1, 0.1) / (B if reduction == "mean_batch" else 1))
-    numba = backend.rnnt.compat.nemo.RNNTLossNumba(BLANK, "none", **options)(x, *ids)
-    assert torch.equal(numba, 1.25 * losses) or torch.allclose(numba, 1.25 * losses, rtol=1e-15)
-    assert torch.equal(torch.autograd.grad(numba.sum(), x)[0], unbounded.clamp(-0.1, 0.1))
-
-
-def test_nemos_other_losses(backend):
-    """loss_name chooses; loss_kwargs and num_classes become the arguments of tdt and multi-blank."""
-    x, ids = inputs(backend)
-    ids[0] = torch.full_like(ids[0], 2)  # a token, neither blank nor the big blank
-    nemo, rnnt = backend.rnnt.compat.nemo.RNNTLoss, backend.rnnt
-    usual = nemo(BLANK)(x, *ids)
-    for name in ("default", "warprnnt_numba", "warprnnt", "pytorch"):
-        assert torch.equal(nemo(BLANK, loss_name=name)(x, *ids), usual)
-    with_emphasis = {"fastemit_lambda": 0.1, "clamp": 0.2, "sigma": 0.05}
-    ours = {**with_emphasis, "scale_loss": True, "reduction": "none"}
-    durations = {"durations": [0, 1]}
-    tdt = nemo(BLANK, None, "tdt", {**durations, **with_emphasis, "omega": 0.0})(x, *ids)
-    assert torch.equal(tdt, rnnt.tdt_loss_from_joint_logits(x, *ids, **durations, blank=BLANK, **ours))
-    plain = nemo(BLANK, None, "tdt_pytorch", {**durations, "sigma": 0.05})(x, *ids)
-    assert torch.equal(plain, rnnt.tdt_loss_from_joint_logits(x, *ids, [0, 1], BLANK, 0.05, "none"))
-    big = {"big_blank_durations": [2]}
-    multi = nemo(BLANK, None, "multiblank_rnnt", {**big, **with_emphasis})(x, *ids)
-    assert torch.equal(multi, rnnt.multiblank_rnnt_loss(x, *ids, **big, blank=BLANK, **ours))
-    plain = nemo(BLANK, None, "multiblank_rnnt_pytorch", {**big, "sigma": 0.05})(x, *ids)
-    assert torch.equal(plain, rnnt.multiblank_rnnt_loss(x, *ids, [2], BLANK, 0.05, "none"))
-
-
-def test_nemos_wider_targets(backend):
-    x, ids = inputs(backend)
-    criterion = backend.rnnt.compat.nemo.RNNTLoss(BLANK, None)
-    wider = torch.nn.functional.pad(ids[0], (0, 3), value=2147480000)
-    assert torch.equal(criterion(x, wider, *ids[1:]), criterion(x, *ids))
-
-
-def test_nemos_kwargs_stay_what_they_are(backend):
-    options = {"fastemit_lambda": 0.1}
-    backend.rnnt.compat.nemo.RNNTLoss(BLANK, loss_kwargs=options)
-    assert options == {"fastemit_lambda": 0.1}
-
-
 @pytest.mark.parametrize("clamp", [-1.0, 0, 0.0])
 def test_a_clamp_of_0_or_less_is_none(backend, clamp):
     x, ids = inputs(backend)
@@ -224,6 +171,27 @@ def test_speechbrains_relative_lengths(backend):
         assert torch.equal(loss, backend.rnnt.rnnt_loss_from_logits(x, targets, *lengths, BLANK, "none"))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_speechbrains_narrow_lengths(backend, dtype):
+    """Neither dtype has 2049; targets may have any."""
+    batch = random_batch(1, 2049, 1, 3)
+    x, targets = leaves(backend, batch.x)[0], batch.labels.to(backend.device)
+    whole = torch.ones(1, dtype=dtype, device=x.device)
+    function = backend.rnnt.compat.speechbrain.transducer_loss
+    wanted = backend.rnnt.rnnt_loss_from_logits(x, targets, *batch[2:4])
+    for ids in (targets, targets.float(), targets.short()):
+        assert torch.equal(function(x, ids, whole, whole, 0), wanted)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (1, -1), (-1, 1)])
+def test_warp_rnnts_compact_labels(backend, shape):
+    """Of any shape that has as many."""
+    x, ids = inputs(backend)
+    rows, labels = backend.rnnt.pack_rows(x, *ids[1:]).log_softmax(-1), flat(ids[0], ids[2]).view(shape)
+    loss = backend.rnnt.compat.warp_rnnt.rnnt_loss(rows, labels, *ids[1:], blank=BLANK, compact=True)
+    torch.testing.assert_close(loss, backend.rnnt.rnnt_loss_from_logits(x, *ids, BLANK, "none"))
+
+
 def test_backward_twice(backend):
     """The libraries multiply their gradient in place, and give another one the second time."""
     x, ids = inputs(backend)
@@ -250,3 +218,47 @@ def test_compiled(backend):
         loss, wanted = compiled(x, *ids), total(x, *ids)
         torch.testing.assert_close(loss, wanted)
         torch.testing.assert_close(*(torch.autograd.grad(value, x)[0] for value in (loss, wanted)))
+
+
+ONE_GRAPH = {
+    "torchaudio": lambda c, x, rows, *ids: c.torchaudio.rnnt_loss(x, *ids, BLANK),
+    "warp_rnnt": lambda c, x, rows, *ids: c.warp_rnnt.rnnt_loss(x, *ids, blank=BLANK),
+    "warprnnt_pytorch": lambda c, x, rows, *ids: c.warprnnt_pytorch.rnnt_loss(x, *ids, BLANK),
+    "NeMo": lambda c, x, rows, *ids: c.nemo.RNNTLoss(BLANK)(x, *ids),
+    "NeMo's numba": lambda c, x, rows, *ids: c.nemo.RNNTLossNumba(BLANK)(x, *ids),
+    "k2": lambda c, x, rows, *ids: c.k2.rnnt_loss(x, ids[0], BLANK, rnnt_type="modified"),
+    "fast_rnnt": lambda c, x, rows, *ids: c.fast_rnnt.rnnt_loss(x, ids[0], BLANK),
+    "speechbrain": lambda c, x, rows, *ids: c.speechbrain.transducer_loss(x, ids[0], ids[1] / 7, ids[2] / 4, BLANK),
+}
+MORE_GRAPHS = {
+    "compact": lambda c, x, rows, *ids: c.warp_rnnt.rnnt_loss(rows, ids[0][0], *ids[1:], blank=BLANK, compact=True),
+    "optimized_transducer": lambda c, x, rows, *ids: c.optimized_transducer.transducer_loss(rows, *ids, BLANK, True),
+    "boundary": lambda c, x, rows, *ids: c.k2.rnnt_loss(x, ids[0], BLANK, torch.tensor(PARTS[:1])),
+    "delay_penalty": lambda c, x, rows, *ids: c.k2.rnnt_loss(x, ids[0], BLANK, delay_penalty=0.1),
+    "constrained": lambda c, x, rows, *ids: c.k2.rnnt_loss(x, ids[0], BLANK, rnnt_type="constrained"),
+    "tdt": lambda c, x, rows, *ids: c.nemo.RNNTLoss(BLANK, None, "tdt", {"durations": [1]})(x, *ids),
+    "multiblank": lambda c, x, rows, *ids: c.nemo.RNNTLoss(
+        BLANK, None, "multiblank_rnnt", {"big_blank_durations": []}
+    )(x, *ids),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*ONE_GRAPH, *MORE_GRAPHS])
+def test_which_are_one_graph(backend, name):
+    """What the docstring of compat says of fullgraph=True."""
+    if backend.name != "cpu":
+        pytest.skip("the graphs are the same")
+    call = {**ONE_GRAPH, **MORE_GRAPHS}[name]
+    torch._dynamo.reset()
+    utterance = BATCH.take([0])
+    x = leaves(backend, utterance.x)[0]
+    arguments = backend.rnnt.compat, x, x.flatten(0, 2), torch.full_like(utterance.labels, 2), *utterance[2:4]
+
+    def compiled(fullgraph):
+        return torch.compile(lambda *tensors: call(arguments[0], *tensors), backend="eager", fullgraph=fullgraph)
+
+    if name in MORE_GRAPHS:
+        with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+            compiled(fullgraph=True)(*arguments[1:])
+        torch._dynamo.reset()
+    assert torch.equal(compiled(fullgraph=name in ONE_GRAPH)(*arguments[1:]), call(*arguments))

@@ -115,7 +115,7 @@ class LatticeLoss(torch.autograd.Function):
         of_extra = grads.pop(0) if rows.extra else None
         dtypes = [x.dtype] * bool(rows.tail) + [tensor.dtype for tensor in inputs]
         for i, grad in enumerate(grads):
-            if rows.clamp is not None and i - bool(rows.tail) in (*ctx.clamped, -1):
+            if rows.clamp is not None and i - bool(rows.tail) in ctx.clamped:
                 grad = grad.clamp(-rows.clamp, rows.clamp)
             grads[i] = _times(grad, -grad_loss.view(-1, *[1] * (grad.dim() - 1))).to(dtypes[i])
         grad_x = None
@@ -160,7 +160,7 @@ def refuse_tangents(*tensors: Tensor) -> None:
 
 
 def lattice_loss(x: Tensor, rows: Rows, arcs: Arcs, compose: Callable, *inputs: Tensor, clamped=()) -> Tensor:
-    """clamped: which of the inputs rows.clamp bounds the gradient of. That of a tail it always does."""
+    """clamped: which of the inputs rows.clamp bounds the gradient of. -1 is the tail."""
     if x.shape[-1] > 1 and x.stride(-1) != 1:
         x = x.contiguous()
     keep = torch.is_grad_enabled() and (x.requires_grad or any(tensor.requires_grad for tensor in inputs))

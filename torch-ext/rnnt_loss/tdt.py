@@ -107,16 +107,8 @@ def tdt_loss_from_joint_logits(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> tdt_loss_from_joint_logits(logits, labels, *lengths, durations=[0, 1, 2, 3, 4]).backward()
     """
-    _check_tensors("logits", logits, labels, input_lengths, label_lengths)
-    durations = _durations(durations)
-    V = logits.shape[3] - len(durations)
-    if V < 1:
-        raise ValueError(
-            f"logits must have more than {len(durations)} columns, tokens and durations, got {V + len(durations)}"
-        )
     options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
-    rows = options.rows("logits", logits, labels, input_lengths, label_lengths, blank, tail=len(durations))
-    return _tdt(logits, rows, durations, options, omega, generator)
+    return _tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank, options, omega, generator)
 
 
 class TDTLoss(torch.nn.Module):
@@ -205,13 +197,14 @@ def multiblank_rnnt_loss(
 
 
 class _Options:
-    """What the losses of this file have in common."""
+    """What the losses of this file have in common. tokens_alone: FastEmit and clamp leave durations' gradient alone."""
 
-    def __init__(self, reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma):
+    def __init__(self, reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma,
+                 tokens_alone=False):  # fmt: skip
         _check_options(reduction, "softmax", clamp, fastemit_lambda, "standard", zero_infinity=zero_infinity,
                        inplace_grad=inplace_grad, validate=validate, scale_loss=scale_loss)  # fmt: skip
         self.fastemit_lambda = float(fastemit_lambda)
-        self.sigma = _number("sigma", sigma)
+        self.sigma, self.tokens_alone = _number("sigma", sigma), tokens_alone
         self.reduction, self.scale_loss, self.zero_infinity = reduction, scale_loss, zero_infinity
         self.kept = {"clamp": clamp and float(clamp), "inplace_grad": inplace_grad, "validate": bool(validate)}
 
@@ -257,24 +250,39 @@ def tdt_scores(scores: Tensor, of_durations: Tensor, durations: Sequence[int]) -
     return [blank + plane for plane, d in zip(planes, durations) if d > 0] + [label + plane for plane in planes]
 
 
+def _tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank, options, omega, generator) -> Tensor:
+    _check_tensors("logits", logits, labels, input_lengths, label_lengths)
+    durations = _durations(durations)
+    V = logits.shape[3] - len(durations)
+    if V < 1:
+        raise ValueError(
+            f"logits must have more than {len(durations)} columns, tokens and durations, got {V + len(durations)}"
+        )
+    rows = options.rows("logits", logits, labels, input_lengths, label_lengths, blank, tail=len(durations))
+    return _tdt(logits, rows, durations, options, omega, generator)
+
+
 def _tdt(x, rows, durations, options, omega, generator, *duration_logits) -> Tensor:
+    def compose_tokens(scores: Tensor, _: Tensor) -> Tensor:
+        blank, label = scores
+        return torch.stack([blank, options.emphasised(label)])
+
     def compose(scores: Tensor, logits: Tensor) -> Tensor:
         of_durations = duration_scores(logits, rows.input_lengths, rows.label_lengths, scores.dtype)
-        of_arcs = tdt_scores(scores - options.sigma if options.sigma else scores, of_durations, durations)
+        tokens = scores - options.sigma if options.sigma else scores
+        if options.tokens_alone:
+            return torch.stack(tdt_scores(compose_tokens(tokens, logits), of_durations, durations))
+        of_arcs = tdt_scores(tokens, of_durations, durations)
         labels = map(options.emphasised, of_arcs[-len(durations) :])
         return torch.stack([*of_arcs[: -len(durations)], *labels])
-
-    def compose_tokens(scores: Tensor, _: Tensor) -> Tensor:
-        blank, label = scores.split(1)
-        return torch.cat([blank, options.emphasised(label)])
 
     omega = _chance(omega)
     check_generator(generator)
     device = None if generator is None else generator.device
-    if omega and torch.rand((), generator=generator, device=device).item() < omega:
-        loss = lattice_loss(x, rows, ARCS["standard"], compose_tokens, *duration_logits, clamped=(0,))
-    else:
-        loss = lattice_loss(x, rows, tdt_arcs(durations), compose, *duration_logits, clamped=(0,))
+    tokens_only = omega and torch.rand((), generator=generator, device=device).item() < omega
+    arcs, composed = (ARCS["standard"], compose_tokens) if tokens_only else (tdt_arcs(durations), compose)
+    clamped = () if options.tokens_alone else (-1, 0)  # the durations, in x or beside it
+    loss = lattice_loss(x, rows, arcs, composed, *duration_logits, clamped=clamped)
     return options.finished(loss, rows.label_lengths)
 
 

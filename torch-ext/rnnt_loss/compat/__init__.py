@@ -10,9 +10,10 @@ There is a module per library, and each docstring says where it differs from tha
   memory with, are errors, or NaN for that utterance where only a GPU knows them (see `rnnt_loss`).
 - The loss is float32, or float64 for float64 input, never narrower. Padding may hold anything and has gradient 0. An
   utterance without a path has loss +inf and gradient 0. backward may run twice after retain_graph=True.
-- Messages call the arguments as `rnnt_loss` does: labels, input_lengths, label_lengths, blank.
-- torch.compile takes them, with a graph break where k2's boundary or warp-rnnt's compact labels are read;
-  torch.jit.script does not.
+- Messages call the arguments as the library does, or as `rnnt_loss`: labels, input_lengths, label_lengths, blank.
+- torch.compile takes them. It breaks the graph, and so refuses fullgraph=True, for packed rows (optimized_transducer,
+  warp-rnnt's compact), for k2's boundary, delay_penalty and "constrained", and for NeMo's "tdt" and "multiblank_rnnt".
+  torch.jit.script does not take them.
 """
 
 from . import fast_rnnt, k2, nemo, optimized_transducer, speechbrain, torchaudio, warp_rnnt, warprnnt_pytorch

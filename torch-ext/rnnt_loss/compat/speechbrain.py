@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..loss import rnnt_loss_from_logits
-from ._arguments import check_one_of, check_tensor
+from ._arguments import cast, check_one_of, check_tensor
 
 
 def transducer_loss(
@@ -19,10 +19,12 @@ def transducer_loss(
     """speechbrain.nnet.losses.transducer_loss.
 
     Lengths are relative: input_lens of the frames of logits, target_lens of the columns of targets, rounded to the
-    nearest count.
+    nearest count. Targets of any dtype are cast to integers.
 
-    Differs: use_torchaudio changes nothing, since both ways of SpeechBrain have one result; without it and in 1.1,
-    SpeechBrain runs on a GPU alone. "batchmean", which its docstring names and neither way takes, is an error.
+    Differs: counts are found in float64; SpeechBrain's of bfloat16 or float16 lengths have that dtype, and may be some
+    frames too few or too many. use_torchaudio changes nothing, since both ways of SpeechBrain have one result; without
+    it and in 1.1, SpeechBrain runs on a GPU alone. "batchmean", which its docstring names and neither way takes, is an
+    error.
 
     Raises: TypeError for lengths that are integers, and so not relative.
 
@@ -43,5 +45,5 @@ def transducer_loss(
         check_tensor(name, relative, ["B"])
         if not relative.is_floating_point():
             raise TypeError(f"{name} must be floating point, lengths relative to {longest}, got {relative.dtype}")
-        lengths.append((relative * longest).round().to(torch.int64))
-    return rnnt_loss_from_logits(logits, targets, *lengths, blank_index, reduction)
+        lengths.append((relative.double() * longest).round().to(torch.int64))
+    return rnnt_loss_from_logits(logits, *cast(targets=targets), *lengths, blank_index, reduction)

@@ -27,8 +27,8 @@ def rnnt_loss(
 
     log_probs are log-probabilities, not logits. average_frames divides each loss by its own number of frames, before
     the reduction. With compact, log_probs are packed rows, [sum of T_b (U_b + 1), V], and labels are packed too,
-    [sum of U_b]. With blank=-1, log_probs have two columns, those of blank and of the next label. fastemit_lambda is
-    in the gradient alone.
+    [sum of U_b], or of any shape with as many. With blank=-1, log_probs have two columns, those of blank and of the
+    next label. fastemit_lambda is in the gradient alone.
 
     Differs: it runs on the CPU too. gather changes nothing, since two values of a row are read with and without. A
     mismatch of forward and backward never happens, so no gradient is set to 0 for it.
@@ -61,11 +61,16 @@ def rnnt_loss(
 
 
 def _padded(labels: Tensor, lengths: Tensor) -> Tensor:
-    """[B, U] of [sum of U_b]."""
-    check_tensor("labels", labels, ["sum of U_b"])
+    """[B, U] of sum of U_b labels."""
+    check_tensor("labels", labels)
     check_tensor("labels_lengths", lengths, ["B"])
-    if len(labels) != lengths.sum():
-        raise ValueError(f"labels must be {int(lengths.sum())} with compact, as labels_lengths say, got {len(labels)}")
-    longest = int(lengths.max()) if len(lengths) else 0
-    inside = torch.arange(longest, device=labels.device) < lengths.to(labels.device)[:, None]
+    if lengths.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"labels_lengths must be int32 or int64, got {lengths.dtype}")
+    counts = lengths.tolist()
+    for b, count in enumerate(counts):
+        if count < 0:
+            raise ValueError(f"labels_lengths[{b}] must be at least 0 with compact, got {count}")
+    if labels.numel() != sum(counts):
+        raise ValueError(f"labels must be {sum(counts)} with compact, as labels_lengths say, got {labels.numel()}")
+    inside = torch.arange(max(counts, default=0), device=labels.device) < lengths.to(labels.device)[:, None]
     return labels.new_zeros(inside.shape).masked_scatter(inside, labels)

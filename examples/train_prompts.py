@@ -100,7 +100,8 @@ def load_kernel():
     try:
         return get_kernel("phanerozoic/rnnt-loss", version=1, trust_remote_code=True)
     except Exception as error:  # of many kinds: no network, no variant for this torch, a broken library
-        raise SetupError(f"The kernel phanerozoic/rnnt-loss does not load; make build makes one. {error}") from error
+        command = "make build-cuda" if torch.version.cuda else "make build"
+        raise SetupError(f"The kernel phanerozoic/rnnt-loss does not load; {command} makes one. {error}") from error
 
 
 def load_corpus(settings: dict) -> tuple[list[Prompt], list[Prompt]]:

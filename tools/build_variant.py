@@ -122,6 +122,7 @@ class Variant:
 
         self.kind = kind
         self.torch_root, self.torch_version = Path(torch.__file__).parent, torch.__version__
+        self.torch_cuda = torch.version.cuda  # None of a build for the CPU
         build_toml = tomllib.loads((ROOT / "build.toml").read_text())
         self.general, self.torch_section = build_toml["general"], build_toml["torch"]
         self.components = [kernel for kernel in build_toml["kernel"].values() if kernel["backend"] == self.backend]
@@ -336,6 +337,11 @@ def main() -> None:
     with open(variant.objects / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time, the second finds the first's work done
         variant.build()
+    if kind == "cpu" and variant.torch_cuda:
+        print(
+            f"this torch is built for CUDA {variant.torch_cuda}, with which get_kernel takes a CUDA variant alone: "
+            "run make build-cuda too, or install torch's CPU build"
+        )
 
 
 if __name__ == "__main__":

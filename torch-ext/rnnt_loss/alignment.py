@@ -14,8 +14,8 @@ from .arcs import (
     row_scores,
     sample_of_arcs,
 )
+from .checks import check_options, check_tensors, check_variant, number_of
 from .lattice import ARCS, transducer_arcs
-from .loss import _check_options, _check_tensors, _check_variant, _number
 
 __all__ = [
     "align",
@@ -279,13 +279,13 @@ def frames_to_seconds(frames: Tensor, frame_shift: float) -> Tensor:
 
 def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology, delay_penalty, sigma,
             windows, blank_bias, label_bias, validate, exact=False) -> Tensor:  # fmt: skip
-    _check_options("none", normalizer, None, 0.0, topology, from_logits=from_logits, validate=validate)
+    check_options("none", normalizer, None, 0.0, topology, from_logits=from_logits, validate=validate)
     if normalizer == "hat" and not from_logits:
         raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
-    _check_tensors("log_probs", x, labels, input_lengths, label_lengths)
-    _check_variant(x.device, x.shape[:3], windows, blank_bias, label_bias)
+    check_tensors("log_probs", x, labels, input_lengths, label_lengths)
+    check_variant(x.device, x.shape[:3], windows, blank_bias, label_bias)
     normalizer = normalizer if from_logits else "none"
     scores = row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
-    return transducer_arcs(scores, input_lengths, topology, sigma=_number("sigma", sigma), windows=windows,
-                           delay_penalty=_number("delay_penalty", delay_penalty), blank_bias=blank_bias,
+    return transducer_arcs(scores, input_lengths, topology, sigma=number_of("sigma", sigma), windows=windows,
+                           delay_penalty=number_of("delay_penalty", delay_penalty), blank_bias=blank_bias,
                            label_bias=label_bias)  # fmt: skip

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from .arcs import align_of_arcs, posteriors_of_arcs, row_scores
+from .checks import check_duration_logits, check_options, check_tensors, durations_of, number_of
 from .lattice import Arcs
-from .loss import _check_options, _check_tensors, _number
-from .tdt import _big_blanks, _check_duration_logits, _durations, duration_scores, tdt_arcs, tdt_scores
+from .tdt import big_blanks_of, duration_scores, tdt_arcs, tdt_scores
 
 
 def posteriors_tdt(
@@ -45,7 +45,7 @@ def posteriors_tdt(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> blank, label = alignment.posteriors_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
     """
-    durations = _durations(durations)
+    durations = durations_of(durations)
     scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
                                sigma, from_logits, validate)  # fmt: skip
     of_blanks, of_labels = posteriors_of_arcs(scores, input_lengths, label_lengths, arcs)
@@ -176,24 +176,24 @@ def align_multiblank(
 
 def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma, from_logits,
                 validate, exact=False) -> "tuple[Tensor, Arcs]":  # fmt: skip
-    _check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
-    _check_tensors("token_logits", tokens, labels, input_lengths, label_lengths)
-    durations = _durations(durations)
-    _check_duration_logits(duration_logits, tokens, durations)
+    check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
+    check_tensors("token_logits", tokens, labels, input_lengths, label_lengths)
+    durations = durations_of(durations)
+    check_duration_logits(duration_logits, tokens, durations)
     normalizer = "softmax" if from_logits else "none"
     scores = row_scores(tokens, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
     of_durations = duration_scores(duration_logits, input_lengths, label_lengths, scores.dtype, from_logits)
-    of_arcs = tdt_scores(scores - _number("sigma", sigma), of_durations, durations)
+    of_arcs = tdt_scores(scores - number_of("sigma", sigma), of_durations, durations)
     return torch.stack(of_arcs), tdt_arcs(durations)
 
 
 def _multiblank_scores(x, labels, input_lengths, label_lengths, big_blank_durations, blank, sigma, from_logits,
                        validate, exact=False) -> "tuple[Tensor, Arcs]":  # fmt: skip
-    _check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
-    _check_tensors("log_probs", x, labels, input_lengths, label_lengths)
-    arcs, (blank, *big) = _big_blanks(x, labels, label_lengths, big_blank_durations, blank, validate)
+    check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
+    check_tensors("log_probs", x, labels, input_lengths, label_lengths)
+    arcs, (blank, *big) = big_blanks_of(x, labels, label_lengths, big_blank_durations, blank, validate)
     normalizer = "softmax" if from_logits else "none"
     ids = labels, input_lengths, label_lengths
     scores = [row_scores(x, *ids, blank, normalizer, validate, exact)]
     scores += [row_scores(x, *ids, of_big, normalizer, validate, exact)[:1] for of_big in big]
-    return torch.cat(scores) - _number("sigma", sigma), arcs
+    return torch.cat(scores) - number_of("sigma", sigma), arcs

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ._ops import ops
+from .checks import check_generator, class_of
 from .lattice import Arcs, refuse_tangents
-from .loss import _class_of, check_generator
 
 
 def posteriors_of_arcs(
@@ -75,7 +75,7 @@ def _advancing(arcs: Arcs, labels: int) -> "list[int]":
 def row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact) -> Tensor:
     """Scores of blank and label. exact: log-probabilities to the bit, where ops.score gives log(exp(x))."""
     refuse_tangents(x)
-    blank = _class_of(blank, x.shape[3])
+    blank = class_of(blank, x.shape[3])
     scores, _ = ops.score(x, labels, input_lengths, label_lengths, blank, normalizer, bool(validate))
     if not exact or normalizer != "none":
         return scores

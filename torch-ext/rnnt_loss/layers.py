@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .checks import check_one_of
 from .loss import rnnt_loss_from_logits
 from .tdt import tdt_loss
 
@@ -119,8 +120,7 @@ class TDTLoss(torch.nn.Module):
 
 
 def _ours(reduction: str) -> str:
-    if reduction not in tuple(_OURS):
-        raise ValueError(f"reduction must be one of {', '.join(_OURS)}, got {reduction!r}")
+    check_one_of("reduction", reduction, _OURS)
     return _OURS[reduction]
 
 

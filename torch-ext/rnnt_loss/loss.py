@@ -1,19 +1,13 @@
-"""The loss functions and their module: checks of the metadata, one native op, and the reduction."""
+"""The loss functions and their module: one native op, or arc scores where a keyword needs them, and the reduction."""
 
-import math
-import operator
 from typing import Optional
 
 import torch
 from torch import Tensor
 
 from ._ops import ops
+from .checks import check_options, check_overwritable, check_tensors, check_variant, class_of, frames_of, number_of
 from .lattice import ARCS, Rows, lattice_loss, reduced, refuse_tangents, transducer_arcs
-
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_REDUCTIONS = ("none", "sum", "mean", "mean_volume")
-_TOPOLOGIES = tuple(ARCS)
-_NORMALIZERS = ("softmax", "hat", "none")
 
 
 def rnnt_loss(
@@ -194,12 +188,12 @@ class RNNTLoss(torch.nn.Module):
         validate: Optional[bool] = None,
     ):
         super().__init__()
-        _check_options(
+        check_options(
             reduction, normalizer, clamp, fastemit_lambda, topology, from_logits=from_logits, scale_loss=scale_loss,
             zero_infinity=zero_infinity, validate=validate)  # fmt: skip
         if normalizer == "hat" and not from_logits:
             raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
-        _number("sigma", sigma), _number("delay_penalty", delay_penalty)
+        number_of("sigma", sigma), number_of("delay_penalty", delay_penalty)
         self.blank = blank
         self.reduction = reduction
         self.from_logits = from_logits
@@ -242,20 +236,20 @@ class RNNTLoss(torch.nn.Module):
 def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, normalizer, clamp, fastemit_lambda,
           scale_loss, zero_infinity, topology, sigma, delay_penalty, windows, blank_bias, label_bias, validate,
           inplace_grad=False, packed=False, max_input_length=None):  # fmt: skip
-    _check_options(
+    check_options(
         reduction, normalizer, clamp, fastemit_lambda, topology, scale_loss=scale_loss, zero_infinity=zero_infinity,
         validate=validate, inplace_grad=inplace_grad)  # fmt: skip
-    _check_tensors(name, x, labels, input_lengths, label_lengths, packed)
-    frames = _frames(name, x, input_lengths, max_input_length) if packed else 0
+    check_tensors(name, x, labels, input_lengths, label_lengths, packed)
+    frames = frames_of(name, x, input_lengths, max_input_length) if packed else 0
     cells = (labels.shape[0], frames, labels.shape[1] + 1) if packed else x.shape[:3]
-    _check_variant(x.device, cells, windows, blank_bias, label_bias)
-    blank = _class_of(blank, x.shape[-1])
+    check_variant(x.device, cells, windows, blank_bias, label_bias)
+    blank = class_of(blank, x.shape[-1])
     refuse_tangents(x)
     keep = torch.is_grad_enabled() and x.requires_grad
     if inplace_grad and keep:
-        _check_overwritable(name, x)
+        check_overwritable(name, x)
     clamp, fastemit_lambda = clamp and float(clamp), float(fastemit_lambda)
-    variant = {"sigma": _number("sigma", sigma), "delay_penalty": _number("delay_penalty", delay_penalty)}
+    variant = {"sigma": number_of("sigma", sigma), "delay_penalty": number_of("delay_penalty", delay_penalty)}
     if topology != "constrained" and not any(variant.values()) and windows is blank_bias is label_bias is None:
         loss, _, _ = ops.loss_forward(x, labels, input_lengths, label_lengths, blank, normalizer, topology, clamp,
                                       fastemit_lambda, inplace_grad, keep, bool(validate), frames)  # fmt: skip
@@ -273,128 +267,3 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, no
     if scale_loss and fastemit_lambda:
         loss = loss + fastemit_lambda * loss.detach()  # of the value alone
     return reduced(loss, label_lengths, reduction, zero_infinity)
-
-
-def _check_options(reduction, normalizer, clamp, fastemit_lambda, topology, **flags) -> None:
-    if not isinstance(reduction, str) or reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
-    if not isinstance(topology, str) or topology not in _TOPOLOGIES:
-        raise ValueError(f"topology must be one of {', '.join(_TOPOLOGIES)}, got {topology!r}")
-    if not isinstance(normalizer, str) or normalizer not in _NORMALIZERS:
-        raise ValueError(f"normalizer must be one of {', '.join(_NORMALIZERS)}, got {normalizer!r}")
-    if isinstance(fastemit_lambda, bool) or not isinstance(fastemit_lambda, (int, float)):
-        raise TypeError(f"fastemit_lambda must be a finite float >= 0, got {type(fastemit_lambda).__name__}")
-    if not 0 <= fastemit_lambda < math.inf:
-        raise ValueError(f"fastemit_lambda must be a finite float >= 0, got {fastemit_lambda!r}")
-    if clamp is not None:
-        if isinstance(clamp, bool) or not isinstance(clamp, (int, float)):
-            raise TypeError(f"clamp must be None or a float > 0, got {type(clamp).__name__}")
-        if not clamp > 0:
-            raise ValueError(f"clamp must be None or a float > 0, got {clamp!r}")
-    for name, flag in flags.items():
-        if not isinstance(flag, bool) and not (name == "validate" and flag is None):
-            raise TypeError(f"{name} must be a bool{' or None' * (name == 'validate')}, got {type(flag).__name__}")
-
-
-def _check_tensors(name, x, labels, input_lengths, label_lengths, packed=False) -> None:
-    integers = {"labels": labels, "input_lengths": input_lengths, "label_lengths": label_lengths}
-    for key, tensor in {name: x, **integers}.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{key} must be a torch.Tensor, got {type(tensor).__name__}")
-    if x.dtype not in _DTYPES:
-        raise TypeError(f"{name} must be float32, float64, float16 or bfloat16, got {x.dtype}")
-    if packed:
-        if x.dim() != 2 or x.shape[1] < 1:
-            raise ValueError(f"{name} must have shape [sum of T_b (U_b + 1), V] with V >= 1, got {list(x.shape)}")
-        if labels.dim() != 2:
-            raise ValueError(f"labels must have shape [B, U], got {list(labels.shape)}")
-        sized, (B, U) = "labels", labels.shape
-    else:
-        if x.dim() != 4 or x.shape[2] < 1 or x.shape[3] < 1:
-            raise ValueError(f"{name} must have shape [B, T, U + 1, V] with U >= 0 and V >= 1, got {list(x.shape)}")
-        sized, (B, U) = name, (x.shape[0], x.shape[2] - 1)
-    wanted = {"labels": (B, U), "input_lengths": (B,), "label_lengths": (B,)}
-    for key, tensor in integers.items():
-        if tensor.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"{key} must be int32 or int64, got {tensor.dtype}")
-        if tuple(tensor.shape) != wanted[key]:
-            raise ValueError(
-                f"{key} must have shape {list(wanted[key])} for {sized} of shape "
-                f"{list((labels if packed else x).shape)}, got {list(tensor.shape)}"
-            )
-        if tensor.device != x.device and tensor.device.type != "cpu":
-            raise ValueError(f"{key} must be on {x.device}, where {name} is, or on the CPU, got {tensor.device}")
-
-
-def _check_variant(device, cells, windows, blank_bias, label_bias) -> None:
-    if windows is not None:
-        if not isinstance(windows, Tensor) or windows.dtype not in (torch.int32, torch.int64):
-            kind = windows.dtype if isinstance(windows, Tensor) else type(windows).__name__
-            raise TypeError(f"windows must be an int32 or int64 tensor, got {kind}")
-        wanted = [cells[0], cells[2] - 1, 2]
-        if list(windows.shape) != wanted:
-            raise ValueError(f"windows must have shape {wanted}, got {list(windows.shape)}")
-    for name, bias in (("blank_bias", blank_bias), ("label_bias", label_bias)):
-        if bias is None:
-            continue
-        if not isinstance(bias, Tensor) or not bias.is_floating_point():
-            kind = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
-            raise TypeError(f"{name} must be a floating point tensor, got {kind}")
-        if tuple(bias.shape) != tuple(cells) or bias.device != device:
-            raise ValueError(f"{name} must have shape {list(cells)} on {device}, got {list(bias.shape)} on "
-                             f"{bias.device}")  # fmt: skip
-
-
-def _number(name, value, least=-math.inf) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a float, got {type(value).__name__}")
-    if not (-math.inf < value < math.inf and value >= least):
-        at_least = f" and at least {least:g}" if least > -math.inf else ""
-        raise ValueError(f"{name} must be finite{at_least}, got {value!r}")
-    return float(value)
-
-
-def check_generator(generator) -> None:
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
-
-
-def _frames(name, x, input_lengths, max_input_length) -> int:
-    """T of a packed batch: max_input_length, or the longest, which is read from where it is."""
-    if max_input_length is not None:
-        if isinstance(max_input_length, bool) or not isinstance(max_input_length, (int, torch.SymInt)):
-            raise TypeError(f"max_input_length must be None or an int >= 0, got {type(max_input_length).__name__}")
-        if not 0 <= max_input_length < 1 << 31:
-            raise ValueError(f"max_input_length must be None or an int >= 0 and < 2^31, got {max_input_length}")
-        return max_input_length
-    longest = max(1, int(input_lengths.max())) if len(input_lengths) else 0
-    if longest > len(x):
-        raise ValueError(f"{name} must have at least a row for each of {longest} frames (input_lengths), got {len(x)}")
-    return longest
-
-
-def _class_of(blank, V) -> int:
-    if isinstance(blank, bool):
-        raise TypeError("blank must be an int, got bool")
-    try:
-        index = operator.index(blank)
-    except TypeError:
-        raise TypeError(f"blank must be an int, got {type(blank).__name__}") from None
-    if not -V <= index < V:
-        raise ValueError(f"blank must be in [-{V}, {V}), got {index}")
-    return index + V if index < 0 else index
-
-
-def _check_overwritable(name, x) -> None:
-    if x.is_leaf or (x._base is not None and x._base.is_leaf):
-        raise ValueError(f"{name} must not be a leaf or a view of one with inplace_grad: its values would be lost")
-    if x.shape[-1] > 1 and x.stride(-1) != 1:
-        raise ValueError(f"{name} must have contiguous rows with inplace_grad, got strides {list(x.stride())}")
-    covered = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape) if size > 1):
-        if stride < covered:
-            raise ValueError(
-                f"{name} must not be expanded or overlapping with inplace_grad, got shape {list(x.shape)} "
-                f"with strides {list(x.stride())}"
-            )
-        covered = stride * (size - 1) + covered

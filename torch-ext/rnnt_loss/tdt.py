@@ -1,17 +1,25 @@
 """Transducers whose arcs skip frames: token-and-duration (TDT) and multi-blank."""
 
-import operator
 from collections.abc import Sequence
 from typing import Optional
 
 import torch
 from torch import Tensor
 
+from .checks import (
+    MOST_ARCS,
+    chance_of,
+    check_duration_logits,
+    check_generator,
+    check_options,
+    check_overwritable,
+    check_tensors,
+    class_of,
+    durations_of,
+    integers_of,
+    number_of,
+)
 from .lattice import ARCS, Arcs, LogSoftmax, Rows, ScaleGradient, lattice_loss, reduced, refuse_tangents
-from .loss import _check_options, _check_overwritable, _check_tensors, _class_of, _number, check_generator
-
-_MOST_ARCS = 32  # rnnt_loss/core/topology.h
-_LONGEST_ARC = 1 << 20  # torch-ext/arc_ops.h
 
 
 def tdt_loss(
@@ -70,9 +78,9 @@ def tdt_loss(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> tdt_loss(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4], sigma=0.05).backward()
     """
-    _check_tensors("token_logits", token_logits, labels, input_lengths, label_lengths)
-    durations = _durations(durations)
-    _check_duration_logits(duration_logits, token_logits, durations)
+    check_tensors("token_logits", token_logits, labels, input_lengths, label_lengths)
+    durations = durations_of(durations)
+    check_duration_logits(duration_logits, token_logits, durations)
     options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
     rows = options.rows("token_logits", token_logits, labels, input_lengths, label_lengths, blank)
     return _tdt(token_logits, rows, durations, options, omega, generator, duration_logits)
@@ -128,12 +136,12 @@ class TDTLoss(torch.nn.Module):
         super().__init__()
         self.joint = joint
         self.options = {
-            "durations": _durations(durations), "blank": blank, "sigma": sigma, "reduction": reduction,
+            "durations": durations_of(durations), "blank": blank, "sigma": sigma, "reduction": reduction,
             "fastemit_lambda": fastemit_lambda, "scale_loss": scale_loss, "clamp": clamp,
             "zero_infinity": zero_infinity, "omega": omega, "generator": generator, "validate": validate,
         }  # fmt: skip
         _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, False, validate, sigma)
-        _chance(omega)
+        chance_of(omega)
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """The tensors of `tdt_loss`, or of `tdt_loss_from_joint_logits` if joint, in their order."""
@@ -184,9 +192,9 @@ def multiblank_rnnt_loss(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> multiblank_rnnt_loss(logits, labels, *lengths, big_blank_durations=[2, 4], blank=29).backward()
     """
-    _check_tensors("logits", logits, labels, input_lengths, label_lengths)
+    check_tensors("logits", logits, labels, input_lengths, label_lengths)
     options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
-    arcs, (index, *extra) = _big_blanks(logits, labels, label_lengths, big_blank_durations, blank, validate)
+    arcs, (index, *extra) = big_blanks_of(logits, labels, label_lengths, big_blank_durations, blank, validate)
     rows = options.rows("logits", logits, labels, input_lengths, label_lengths, index, extra=extra)
 
     def compose(scores: Tensor, *big: Tensor) -> Tensor:
@@ -201,17 +209,17 @@ class _Options:
 
     def __init__(self, reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma,
                  tokens_alone=False):  # fmt: skip
-        _check_options(reduction, "softmax", clamp, fastemit_lambda, "standard", zero_infinity=zero_infinity,
+        check_options(reduction, "softmax", clamp, fastemit_lambda, "standard", zero_infinity=zero_infinity,
                        inplace_grad=inplace_grad, validate=validate, scale_loss=scale_loss)  # fmt: skip
         self.fastemit_lambda = float(fastemit_lambda)
-        self.sigma, self.tokens_alone = _number("sigma", sigma), tokens_alone
+        self.sigma, self.tokens_alone = number_of("sigma", sigma), tokens_alone
         self.reduction, self.scale_loss, self.zero_infinity = reduction, scale_loss, zero_infinity
         self.kept = {"clamp": clamp and float(clamp), "inplace_grad": inplace_grad, "validate": bool(validate)}
 
     def rows(self, name, x, labels, input_lengths, label_lengths, blank, extra=(), tail=0) -> Rows:
         if self.kept["inplace_grad"] and torch.is_grad_enabled() and x.requires_grad:
-            _check_overwritable(name, x)
-        return Rows(labels, input_lengths, label_lengths, _class_of(blank, x.shape[3] - tail), "softmax", extra, tail,
+            check_overwritable(name, x)
+        return Rows(labels, input_lengths, label_lengths, class_of(blank, x.shape[3] - tail), "softmax", extra, tail,
                     **self.kept)  # fmt: skip
 
     def emphasised(self, label_scores: Tensor) -> Tensor:
@@ -251,8 +259,8 @@ def tdt_scores(scores: Tensor, of_durations: Tensor, durations: Sequence[int]) -
 
 
 def _tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank, options, omega, generator) -> Tensor:
-    _check_tensors("logits", logits, labels, input_lengths, label_lengths)
-    durations = _durations(durations)
+    check_tensors("logits", logits, labels, input_lengths, label_lengths)
+    durations = durations_of(durations)
     V = logits.shape[3] - len(durations)
     if V < 1:
         raise ValueError(
@@ -276,7 +284,7 @@ def _tdt(x, rows, durations, options, omega, generator, *duration_logits) -> Ten
         labels = map(options.emphasised, of_arcs[-len(durations) :])
         return torch.stack([*of_arcs[: -len(durations)], *labels])
 
-    omega = _chance(omega)
+    omega = chance_of(omega)
     check_generator(generator)
     device = None if generator is None else generator.device
     tokens_only = omega and torch.rand((), generator=generator, device=device).item() < omega
@@ -286,29 +294,10 @@ def _tdt(x, rows, durations, options, omega, generator, *duration_logits) -> Ten
     return options.finished(loss, rows.label_lengths)
 
 
-def _integers(name, values, least, most_of_them) -> "tuple[int, ...]":
-    try:
-        if isinstance(values, (set, frozenset)):
-            raise TypeError("no order")
-        values = tuple(values)
-        found = tuple(operator.index(value) for value in values)
-        if any(isinstance(value, bool) for value in values):
-            raise TypeError("no number")
-    except TypeError:
-        raise TypeError(f"{name} must be a sequence of ints, got {values!r}") from None
-    if not all(least <= value < _LONGEST_ARC for value in found) or len(set(found)) < len(found):
-        raise ValueError(
-            f"{name} must be different and at least {least} and less than {_LONGEST_ARC}, got {list(found)}"
-        )
-    if len(found) > most_of_them:
-        raise ValueError(f"{name} must be at most {most_of_them}, got {len(found)}")
-    return found
-
-
-def _big_blanks(x, labels, label_lengths, durations, blank, validate) -> "tuple[Arcs, list[int]]":
+def big_blanks_of(x, labels, label_lengths, durations, blank, validate) -> "tuple[Arcs, list[int]]":
     """Arcs of blank, label and big blanks, and the classes of all but label."""
-    durations = _integers("big_blank_durations", durations, 1, _MOST_ARCS - 2)
-    index = _class_of(blank, x.shape[3])
+    durations = integers_of("big_blank_durations", durations, 1, MOST_ARCS - 2)
+    index = class_of(blank, x.shape[3])
     if index < len(durations):
         raise ValueError(f"blank must be at least {len(durations)}, for as many big blanks before it, got {blank}")
     big = [index - 1 - i for i in range(len(durations))]
@@ -319,27 +308,3 @@ def _big_blanks(x, labels, label_lengths, durations, blank, validate) -> "tuple[
             b, u = bad.nonzero()[0].tolist()
             raise RuntimeError(f"labels[{b}, {u}] must not be a big blank ({big}), got {labels[b, u]}")
     return Arcs((1, 0, *durations), (0, 1, *[0] * len(durations))), [index, *big]
-
-
-def _durations(values) -> "tuple[int, ...]":
-    durations = _integers("durations", values, 0, _MOST_ARCS // 2)
-    if max(durations, default=0) < 1:
-        raise ValueError(f"durations must be 1 to {_MOST_ARCS // 2}, one of them above 0, got {list(durations)}")
-    return durations
-
-
-def _check_duration_logits(duration_logits, token_logits, durations) -> None:
-    wanted = (*token_logits.shape[:3], len(durations))
-    if not isinstance(duration_logits, Tensor) or not duration_logits.is_floating_point():
-        kind = duration_logits.dtype if isinstance(duration_logits, Tensor) else type(duration_logits).__name__
-        raise TypeError(f"duration_logits must be a floating point tensor, got {kind}")
-    if duration_logits.shape != wanted:
-        raise ValueError(f"duration_logits must have shape {list(wanted)}, got {list(duration_logits.shape)}")
-    if duration_logits.device != token_logits.device:
-        raise ValueError(f"duration_logits must be on {token_logits.device}, got {duration_logits.device}")
-
-
-def _chance(omega) -> float:
-    if _number("omega", omega, 0.0) > 1:
-        raise ValueError(f"omega must be in [0, 1], got {omega!r}")
-    return float(omega)

@@ -3,11 +3,6 @@
 from torch import Tensor
 
 
-def check_one_of(name, value, options) -> None:
-    if value not in tuple(options):
-        raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r}")
-
-
 def check_tensor(name, value, shape=None) -> None:
     """shape: for each dimension its size, or the name of any size. None is any shape."""
     if not isinstance(value, Tensor):

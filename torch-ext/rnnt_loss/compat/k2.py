@@ -5,9 +5,10 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from ..checks import check_one_of
 from ..lattice import reduced
 from ..loss import rnnt_loss_from_logits
-from ._arguments import check_one_of, check_tensor
+from ._arguments import check_tensor
 
 _TOPOLOGIES = {"regular": "standard", "modified": "modified", "constrained": "constrained"}
 

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
+from ..checks import check_one_of
 from ..lattice import reduced
 from ..layers import _mean_per_label, _ours
 from ..loss import rnnt_loss_from_logits
 from ..tdt import _Options, _tdt_of_joint, multiblank_rnnt_loss
-from ._arguments import cast, check_one_of, check_tensor, clamp_of
+from ._arguments import cast, check_tensor, clamp_of
 
 
 def _tdt(*tensors, durations, blank, reduction, scale_loss, clamp, fastemit_lambda=0.0, sigma=0.0, omega=0.0) -> Tensor:

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from ..checks import check_one_of
 from ..packed import rnnt_loss_packed
-from ._arguments import check_one_of, check_tensor
+from ._arguments import check_tensor
 
 
 def transducer_loss(

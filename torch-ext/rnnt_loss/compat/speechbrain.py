@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from ..checks import check_one_of
 from ..loss import rnnt_loss_from_logits
-from ._arguments import cast, check_one_of, check_tensor
+from ._arguments import cast, check_tensor
 
 
 def transducer_loss(

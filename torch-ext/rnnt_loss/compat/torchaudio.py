@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from .. import loss
-from ._arguments import check_one_of, clamp_of
+from ..checks import check_one_of
+from ._arguments import clamp_of
 
 
 def rnnt_loss(

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from .. import loss
+from ..checks import check_one_of
 from ..lattice import reduced
 from ..packed import rnnt_loss_packed
-from ._arguments import check_one_of, check_tensor
+from ._arguments import check_tensor
 
 
 def rnnt_loss(

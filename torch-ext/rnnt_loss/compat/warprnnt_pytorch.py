@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from ..checks import check_one_of
 from ..loss import rnnt_loss_from_logits
-from ._arguments import check_one_of
 
 
 def rnnt_loss(

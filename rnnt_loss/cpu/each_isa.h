@@ -1,7 +1,7 @@
 // Includes the core and RNNT_KERNELS once per instruction set, in a namespace and target region of its own, with
 // `Floats` the widest vector of float there. RNNT_DISPATCH(function)(...) calls the best this machine runs. One object
 // file holds them all: no flag of the build names an instruction set, and the kernels' text names none; RNNT_FUSED,
-// RNNT_MAXIMUM and RNNT_MINIMUM are what the compiler's vector extensions cannot say.
+// RNNT_MAXIMUM, RNNT_MINIMUM, RNNT_FROM_HALVES and RNNT_TO_HALVES are what the compiler's vector extensions cannot say.
 //
 // All other headers have to be included before, outside the regions: a function of theirs that is first seen inside one
 // would be compiled for it, and could be the copy the linker keeps.
@@ -39,7 +39,9 @@ typedef float Floats __attribute__((vector_size(16)));
 #define RNNT_MAXIMUM(a, b) _mm256_max_ps(a, b)
 #define RNNT_MINIMUM(a, b) _mm256_min_ps(a, b)
 #define RNNT_FUSED(a, b, c) _mm256_fmadd_ps(a, b, c)
-RNNT_BEGIN_TARGET("avx2,fma")
+#define RNNT_FROM_HALVES(p) _mm256_cvtph_ps(_mm_loadu_si128(p))
+#define RNNT_TO_HALVES(p, x) _mm_storeu_si128(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT))
+RNNT_BEGIN_TARGET("avx2,fma,f16c")
 namespace rnnt::cpu::avx2 {
 namespace {
 typedef float Floats __attribute__((vector_size(32)));
@@ -55,10 +57,14 @@ RNNT_END_TARGET
 #undef RNNT_MAXIMUM
 #undef RNNT_MINIMUM
 #undef RNNT_FUSED
+#undef RNNT_FROM_HALVES
+#undef RNNT_TO_HALVES
 #define RNNT_MAXIMUM(a, b) _mm512_max_ps(a, b)
 #define RNNT_MINIMUM(a, b) _mm512_min_ps(a, b)
 #define RNNT_FUSED(a, b, c) _mm512_fmadd_ps(a, b, c)
-RNNT_BEGIN_TARGET("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma")
+#define RNNT_FROM_HALVES(p) _mm512_cvtph_ps(_mm256_loadu_si256(p))
+#define RNNT_TO_HALVES(p, x) _mm256_storeu_si256(p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT))
+RNNT_BEGIN_TARGET("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,f16c")
 namespace rnnt::cpu::avx512 {
 namespace {
 typedef float Floats __attribute__((vector_size(64)));

@@ -12,7 +12,7 @@ enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
 
 inline bool machine_has(InstructionSet set) {
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (set == InstructionSet::kAvx2) return avx2;
   if (set == InstructionSet::kAvx512)
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&

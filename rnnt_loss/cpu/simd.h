@@ -7,6 +7,9 @@ struct Lanes<Floats> {
   typedef int32_t Int __attribute__((vector_size(4 * W)));
   typedef uint32_t Uint __attribute__((vector_size(4 * W)));
   typedef uint16_t Half __attribute__((vector_size(2 * W)));
+#if defined(RNNT_FROM_HALVES)
+  typedef long long Packed __attribute__((vector_size(2 * W), may_alias));  // as the intrinsics have it
+#endif
   typedef float HalfFloats __attribute__((vector_size(2 * W)));
   typedef double Doubles __attribute__((vector_size(4 * W)));
   using Wide = Several<Doubles, 2>;
@@ -62,6 +65,10 @@ struct Lanes<Floats> {
     return x;
   }
   RNNT_HD static void store(float* p, Real x) { memcpy(p, &x, sizeof x); }
+#if defined(RNNT_FROM_HALVES)
+  RNNT_HD static Real load(const float16* p) { return RNNT_FROM_HALVES(reinterpret_cast<const Packed*>(p)); }
+  RNNT_HD static void store(float16* p, Real x) { RNNT_TO_HALVES(reinterpret_cast<Packed*>(p), x); }
+#endif
   template <typename scalar_t>
   RNNT_HD static Real load(const scalar_t* p) {
     Half half;

@@ -210,7 +210,7 @@ class _Options:
     def __init__(self, reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma,
                  tokens_alone=False):  # fmt: skip
         check_options(reduction, "softmax", clamp, fastemit_lambda, "standard", zero_infinity=zero_infinity,
-                       inplace_grad=inplace_grad, validate=validate, scale_loss=scale_loss)  # fmt: skip
+                      inplace_grad=inplace_grad, validate=validate, scale_loss=scale_loss)  # fmt: skip
         self.fastemit_lambda = float(fastemit_lambda)
         self.sigma, self.tokens_alone = number_of("sigma", sigma), tokens_alone
         self.reduction, self.scale_loss, self.zero_infinity = reduction, scale_loss, zero_infinity

@@ -45,12 +45,12 @@ def posteriors_tdt(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> blank, label = alignment.posteriors_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
     """
-    durations = durations_of(durations)
     scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
                                sigma, from_logits, validate)  # fmt: skip
     of_blanks, of_labels = posteriors_of_arcs(scores, input_lengths, label_lengths, arcs)
     blanks, none = iter(of_blanks), torch.zeros_like(of_labels[0])
-    return torch.stack([next(blanks) if d > 0 else none for d in durations], -1), of_labels.movedim(0, -1)
+    of_blanks = [next(blanks) if d > 0 else none for d, du in zip(arcs.dt, arcs.du) if du]
+    return torch.stack(of_blanks, -1), of_labels.movedim(0, -1)
 
 
 @torch.no_grad()

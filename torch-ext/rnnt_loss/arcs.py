@@ -14,14 +14,12 @@ def posteriors_of_arcs(
     scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs
 ) -> "tuple[Tensor, Tensor]":
     """Posteriors of the blank arcs and of the label arcs, [how many of them there are, B, T, U + 1]."""
-    refuse_tangents(scores)
-    _, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
+    _, of_arcs = _loss_and_posteriors(scores, input_lengths, label_lengths, arcs)
     return of_arcs[_advancing(arcs, 0)], of_arcs[_advancing(arcs, 1)]
 
 
 def expected_frames_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
-    refuse_tangents(scores)
-    loss, of_arcs = ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
+    loss, of_arcs = _loss_and_posteriors(scores, input_lengths, label_lengths, arcs)
     T, U1 = scores.shape[2:]
     frame = torch.arange(T, device=scores.device, dtype=scores.dtype)
     mean = (of_arcs[_advancing(arcs, 1), ..., :-1].sum(0) * frame[:, None]).sum(1)
@@ -31,9 +29,8 @@ def expected_frames_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths
 
 
 def entropy_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
-    refuse_tangents(scores)
     wide = scores.double()  # a difference of large numbers
-    loss, of_arcs = ops.lattice(wide, input_lengths, label_lengths, *arcs, True, False)
+    loss, of_arcs = _loss_and_posteriors(wide, input_lengths, label_lengths, arcs)
     # Where an arc is on no path, neither its score, perhaps -inf, nor its posterior's derivative has a part.
     mean_score = (of_arcs * wide.masked_fill(of_arcs == 0, 0.0)).sum((0, 2, 3))
     return torch.where(loss == torch.inf, 0.0, (-loss - mean_score).clamp(min=0)).to(scores.dtype)
@@ -66,6 +63,11 @@ def sample_of_arcs(
     uniforms = torch.rand(n, B, T + U1, dtype=torch.float64, device=device, generator=generator).to(scores.device)
     frames, path_arcs, _ = ops.paths(scores.detach(), input_lengths, label_lengths, *arcs, uniforms)
     return frames, path_arcs
+
+
+def _loss_and_posteriors(scores, input_lengths, label_lengths, arcs) -> "tuple[Tensor, Tensor]":
+    refuse_tangents(scores)
+    return ops.lattice(scores, input_lengths, label_lengths, *arcs, True, False)
 
 
 def _advancing(arcs: Arcs, labels: int) -> "list[int]":

@@ -2,8 +2,8 @@
 // with the scores. Written for a team of threads that share an utterance: on the CPU it is one, which takes
 // Lanes<Real>::kWidth nodes at a time; on CUDA a block, of which each thread takes one.
 //
-// Team: rank() and size(), sync() (what one wrote before, all may read after), any(bool), each(rows, columns, visit),
-// which shares out the pairs of a row and a column.
+// Team: rank() and size(), sync() (what one wrote before, all may read after), any(Flag), each(rows, columns, visit),
+// which shares out the pairs of a row and a column. Flag is bool, or as wide as a score if that is done many at a time.
 
 // Two numbers of every node of an utterance, front by front. There are kGuard slots before the first and behind the
 // last: a neighbour in u is read where there may be none.
@@ -31,7 +31,7 @@ RNNT_HD int64_t arc_memory(const ArcLatticeParams& p) { return (p.tangent ? 6 : 
 // Whether an arc that leaves a cell scores NaN or +inf. scores: of the utterance's first arc.
 template <typename Scalar, typename Team>
 RNNT_HD bool has_bad_score(const ArcLatticeParams& p, const Scalar* scores, int64_t T, int64_t U, Team team) {
-  bool bad = false;
+  typename Team::Flag bad = false;
   RNNT_ONE_BY_ONE
   for (int k = 0; k < p.arcs.count; k++) {
     const Scalar* const of_arc = scores + k * p.B * p.T * p.U1;
@@ -77,7 +77,7 @@ class ArcLattice {
         each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange range) RNNT_INLINE {
           total = total + alpha.template load<Real>(slot(from, label)) * value(k, from, label, range);
         });
-        alpha.store(slot(f, u), total);
+        alpha.store(slot(f, u), normalised(total));
       });
     }
     z = {alpha.mantissa[slot(T + U, U)], alpha.exponent[slot(T + U, U)]};
@@ -94,11 +94,12 @@ class ArcLattice {
         const Value<Real> arrived = alpha.template load<Real>(slot(f, u));
         Value<Real> total = zero<Real>();
         each_arc(f, u, 1, [&](int k, int64_t to, int64_t label, LabelRange range) RNNT_INLINE {
-          const Value<Real> left = normalised(value(k, f, u, range) * beta.template load<Real>(slot(to, label)));
+          const Value<Real> left = value(k, f, u, range) * beta.template load<Real>(slot(to, label));
           total = total + left;
-          L::scatter(out + arc(k, f, u), next_lane(), lanes_in(range, u), number_from_value(arrived * left));
+          L::scatter(out + arc(k, f, u), next_lane(), lanes_in(range, u),
+                     number_from_value(arrived * normalised(left)));
         });
-        beta.store(slot(f, u), total);
+        beta.store(slot(f, u), normalised(total));
       });
     }
   }

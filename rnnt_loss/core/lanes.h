@@ -125,7 +125,7 @@ template <typename Real, int N>
 RNNT_HD Real polynomial(Real r, const float (&coefficients)[N]) {
   Real p = splat<Real>(coefficients[0]);
 #if !defined(__CUDACC__)
-#pragma GCC unroll 6
+#pragma GCC unroll 8
 #endif
   for (int i = 1; i < N; i++) p = Lanes<Real>::mul_add(p, r, splat<Real>(coefficients[i]));
   return p;
@@ -174,3 +174,21 @@ RNNT_HD Real exp_of(Real x) {
 #endif
 }
 RNNT_HD double exp_of(double x) { return ::exp(x); }
+
+// log(x + less) for a normal x > 0 and a `less` that x is too large to hold, of relative error 7e-9 before rounding;
+// NaN for a NaN or infinite `less`.
+template <typename Real>
+RNNT_HD Real log_of_sum(Real x, Real less) {
+  using L = Lanes<Real>;
+  using Int = typename L::Int;
+  // x + less = 2^n (1 + f), where 1 + f lies within the roots of 1/2 and 2; of n, in the bits of a float, 2^23 is a
+  // unit.
+  const Int units = (from_bits<Int>(x) - 0x3f3504f3) & ~0x7fffff;
+  const Real power = L::from_int(units >> 23), over_power = from_bits<Real>(-units + 0x3f800000);
+  const Real f = (from_bits<Real>(from_bits<Int>(x) - units) - splat<Real>(1)) + less * over_power;
+  constexpr float kMinimax[] = {-7.634402066e-02f, 1.276148111e-01f, -1.316017359e-01f, 1.420177221e-01f,
+                                -1.662335992e-01f, 2.000122666e-01f, -2.500081956e-01f, 3.333333135e-01f};
+  const Real above = f * f * L::mul_add(f, polynomial(f, kMinimax), splat<Real>(-0.5f));
+  return L::mul_add(power, splat<Real>(0.693359375f), f + L::mul_add(power, splat<Real>(-2.12194440e-4f), above));
+}
+RNNT_HD double log_of_sum(double x, double less) { return x == 1 ? ::log1p(less) : ::log(x + less); }

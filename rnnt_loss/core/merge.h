@@ -33,10 +33,12 @@ RNNT_HD Aligned<Real> aligned(Value<Real> a, Value<Real> b) {
           select(a_is_smaller, b.exponent, a.exponent)};
 }
 
+// Not normalised. So may be many products (value.h) added up before the sum is: their exponents do not depend on what
+// the mantissas add up to, and no addition has to wait for more than the one before it.
 template <typename Real>
 RNNT_HD Value<Real> operator+(Value<Real> a, Value<Real> b) {
   const Aligned<Real> x = aligned(a, b);
-  return normalised(Value<Real>{x.a + x.b, x.exponent});
+  return {x.a + x.b, x.exponent};
 }
 
 struct Sum {

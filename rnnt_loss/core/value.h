@@ -60,6 +60,19 @@ RNNT_HD Real number_from_value(Value<Real> a) {
   return a.mantissa * radix_power(a.exponent);
 }
 
+// Its logarithm, no more exact than Real itself.
+template <typename Real>
+RNNT_HD Real score_from_value(Value<Real> a) {
+  using L = Lanes<Real>;
+  const auto is_zero = a.mantissa == splat<Real>(0);
+  const Real mantissa = select(is_zero, splat<Real>(1), a.mantissa);
+  const Real log = log_of_sum(mantissa, mantissa - mantissa);  // of NaN, NaN
+  constexpr float kLog = kRadixBits * 0.693359375f, kLess = kRadixBits * 2.12194440e-4f;
+  const Real sum = L::mul_add(a.exponent, splat<Real>(kLog), L::mul_add(a.exponent, splat<Real>(-kLess), log));
+  return select(is_zero, a.exponent, sum);
+}
+RNNT_HD double score_from_value(Value<double> a) { return ::log(a.mantissa) + a.exponent * (kRadixBits * kLn2); }
+
 template <typename Real>
 RNNT_HD double nats_from_value(Value<Real> a) {
   return ::log(static_cast<double>(a.mantissa)) + static_cast<double>(a.exponent) * (kRadixBits * kLn2);
@@ -71,7 +84,7 @@ RNNT_HD Value<Real> operator*(Value<Real> a, Value<Real> b) {
   return {a.mantissa * b.mantissa, a.exponent + b.exponent};
 }
 
-// One step is enough for what a product, or the sum of two products, can reach.
+// One step is enough for what a product, or the sum of some thousand products, can reach.
 template <typename Real>
 RNNT_HD Value<Real> normalised(Value<Real> a) {
   const Real one = splat<Real>(1), up = splat<Real>(0x1p32f), down = splat<Real>(0x1p-32f), none = splat<Real>(0);

@@ -43,6 +43,8 @@ RNNT_OPERATOR(/)
 RNNT_OPERATOR(<)
 RNNT_OPERATOR(==)
 RNNT_OPERATOR(<<)
+RNNT_OPERATOR(>>)
+RNNT_OPERATOR(&)
 #undef RNNT_OPERATOR
 
 template <typename A, int N>
@@ -114,4 +116,8 @@ struct Lanes<Several<Vector, N>> {
 template <int N>
 RNNT_HD Several<double, N> exp_of(const Several<double, N>& x) {
   return several<N>([&](int i) RNNT_INLINE { return exp_of(x.part[i]); });
+}
+template <int N>
+RNNT_HD Several<double, N> log_of_sum(const Several<double, N>& x, const Several<double, N>& less) {
+  return several<N>([&](int i) RNNT_INLINE { return log_of_sum(x.part[i], less.part[i]); });
 }

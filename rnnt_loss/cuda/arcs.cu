@@ -10,6 +10,7 @@ namespace rnnt::cuda {
 namespace {
 
 struct Block {
+  using Flag = bool;
   __device__ int64_t rank() const { return threadIdx.x; }
   __device__ int64_t size() const { return kThreads; }
   __device__ void sync() const { __syncthreads(); }
@@ -39,22 +40,6 @@ __global__ void __launch_bounds__(kThreads) paths_kernel(PathParams p) {
   run_paths<acc_t>(p, b, good ? T : -1, good ? U : -1, p.workspace + b * path_memory(lattice), Block());
 }
 
-// Which cell of [B, T, U1] a thread takes, and its slot.
-struct CellThread {
-  int64_t cell, b, slot;
-  bool exists, of_nobody, is_cell, has_label;
-
-  __device__ explicit CellThread(const Batch& batch) {
-    cell = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-    exists = cell < batch.rows();
-    if (!exists) return;
-    const int t = static_cast<int>(cell / batch.U1 % batch.T), u = static_cast<int>(cell % batch.U1);
-    b = cell / batch.U1 / batch.T, slot = batch.layout().slot(batch.topology.front(t, u), u);
-    const Utterance utterance = utterance_of(batch, b);
-    of_nobody = utterance.T == 0, is_cell = utterance.has(t, u), has_label = is_cell && u < utterance.U;
-  }
-};
-
 template <typename acc_t>
 __global__ void __launch_bounds__(kThreads) cells_from_values_kernel(CellsParams p) {
   const CellThread at(p.batch);
@@ -63,8 +48,8 @@ __global__ void __launch_bounds__(kThreads) cells_from_values_kernel(CellsParams
   const Arcs<acc_t> none = {one<acc_t>(), one<acc_t>()};
   const Arcs<acc_t> arcs = at.is_cell ? slots_of<Arcs, acc_t>(p.planes, at.b)[at.slot] : none;
   const acc_t none_has = at.of_nobody ? acc_t(NAN) : acc_t(0);  // the lattice sees lengths alone, not packed rows
-  out[0] = at.is_cell ? static_cast<acc_t>(nats_from_value(arcs.blank)) : none_has;
-  out[p.batch.rows()] = at.has_label ? static_cast<acc_t>(nats_from_value(arcs.label)) : none_has;
+  out[0] = at.is_cell ? score_from_value(arcs.blank) : none_has;
+  out[p.batch.rows()] = at.has_label ? score_from_value(arcs.label) : none_has;
 }
 
 template <typename acc_t>
@@ -75,20 +60,18 @@ __global__ void __launch_bounds__(kThreads) planes_from_cells_kernel(CellsParams
   slots_of<Posteriors, acc_t>(p.planes, at.b)[at.slot] = {cells[0], at.has_label ? cells[p.batch.rows()] : acc_t(0)};
 }
 
-int64_t blocks_of(const Batch& batch) { return (batch.rows() + kThreads - 1) / kThreads; }
-
 }  // namespace
 
 void cells_from_values(const CellsParams& p, void* stream) {
   if (p.batch.rows() == 0) return;
-  launch(p.planes.wide ? cells_from_values_kernel<double> : cells_from_values_kernel<float>, blocks_of(p.batch),
-         kThreads, stream, p);
+  launch(p.planes.wide ? cells_from_values_kernel<double> : cells_from_values_kernel<float>,
+         CellThread::blocks(p.batch), kThreads, stream, p);
 }
 
 void planes_from_cells(const CellsParams& p, void* stream) {
   if (p.batch.rows() == 0) return;
-  launch(p.planes.wide ? planes_from_cells_kernel<double> : planes_from_cells_kernel<float>, blocks_of(p.batch),
-         kThreads, stream, p);
+  launch(p.planes.wide ? planes_from_cells_kernel<double> : planes_from_cells_kernel<float>,
+         CellThread::blocks(p.batch), kThreads, stream, p);
 }
 
 int64_t arc_workspace_bytes(const ArcLatticeParams& p) {

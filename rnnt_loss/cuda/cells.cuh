@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../params.h"
+#include "tuning.h"
 
 namespace rnnt::cuda {
 
@@ -48,6 +49,24 @@ template <template <typename> class Slot, typename acc_t>
 __device__ Slot<acc_t>* slots_of(const Planes& planes, int64_t b) {
   return reinterpret_cast<Slot<acc_t>*>(static_cast<acc_t*>(planes.data) + b * planes.stride_b);
 }
+
+// Which cell of [B, T, U1] a thread takes, and its slot.
+struct CellThread {
+  int64_t cell, b, slot;
+  int t, u;
+  bool exists, of_nobody, is_cell, has_label;
+
+  __device__ explicit CellThread(const Batch& batch) {
+    cell = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    exists = cell < batch.rows();
+    if (!exists) return;
+    t = static_cast<int>(cell / batch.U1 % batch.T), u = static_cast<int>(cell % batch.U1);
+    b = cell / batch.U1 / batch.T, slot = batch.layout().slot(batch.topology.front(t, u), u);
+    const Utterance utterance = utterance_of(batch, b);
+    of_nobody = utterance.T == 0, is_cell = utterance.has(t, u), has_label = is_cell && u < utterance.U;
+  }
+  static int64_t blocks(const Batch& batch) { return (batch.rows() + kThreads - 1) / kThreads; }
+};
 
 template <typename scalar_t>
 using acc_of = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;

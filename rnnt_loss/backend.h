@@ -13,6 +13,8 @@ void alpha_beta(const AlphaBetaParams&, int64_t first_utterance, int64_t last_ut
 void posteriors(const PosteriorParams&, int64_t first_utterance, int64_t last_utterance);
 void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams&, int64_t first_utterance, int64_t last_utterance);
 void score_backward(const ScoreBackwardParams&, int64_t first_row, int64_t last_row);
+void tdt_scores(const TdtParams&, int64_t first_row, int64_t last_row);
+void tdt_scores_backward(const TdtParams&, int64_t first_row, int64_t last_row);
 
 void cells_from_values(const CellsParams&, int64_t first_utterance, int64_t last_utterance);
 void planes_from_cells(const CellsParams&, int64_t first_utterance, int64_t last_utterance);
@@ -36,6 +38,12 @@ void gradient(const PosteriorParams&, const ScoreBackwardParams&, void* stream);
 void score(const ScoreParams&, void* stream);
 void alpha_beta(const AlphaBetaParams&, void* stream);
 void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams&, void* stream);
+// What score and gradient leave to do where rows have a tail.
+void tail(const ScoreParams&, void* stream);
+void tail_gradient(const ScoreBackwardParams&, void* stream);
+
+void tdt_scores(const TdtParams&, void* stream);
+void tdt_scores_backward(const TdtParams&, void* stream);
 
 void cells_from_values(const CellsParams&, void* stream);
 void planes_from_cells(const CellsParams&, void* stream);

@@ -2,6 +2,8 @@
 // front layout. acc_t is float, or double where `wide` says so.
 #pragma once
 
+#include <cmath>
+
 #include "core/topology.h"
 #include "dtype.h"
 
@@ -81,12 +83,22 @@ enum class Normalizer {
   kHat,      // likewise; the blank's is a choice of its own, the softmax is of the other classes
 };
 
+// Columns behind the V of a row that are no classes but an input of the variant, taken along while the row is at hand.
+// In packed rows there are none.
+constexpr int64_t kMostDurations = 16;
+struct Tail {
+  int64_t columns = 0;      // at most kMostDurations
+  void* data = nullptr;     // acc_t [B, T, U1, columns], out: what they hold. Backward in: gradients of log Z
+  double clamp = INFINITY;  // backward: as that of the row
+};
+
 struct ScoreParams {
   Batch batch;
   Rows x;  // [B, T, U1, V], or packed
   Normalizer normalizer;
   void* softmax;  // out: acc_t [2, B, T, U1], maximum and rest; may be null
   Planes arcs;    // out: mantissa and exponent of blank, mantissa and exponent of label
+  Tail tail = {};
 
   // The class that has no part in the softmax of a row; negative for none.
   RNNT_HD int64_t excluded() const { return normalizer == Normalizer::kHat ? batch.blank : -1; }
@@ -135,6 +147,31 @@ struct ScoreBackwardParams {
   double clamp;         // bound of d loss / d x before grad_loss; infinity: none
   double label_weight;  // of label posteriors in the gradient, 1 but for FastEmit
   Rows grad_x;          // out: of x's shape and dtype; may be x
+  Tail tail = {};
+};
+
+// The arcs that leave a cell of a token-and-duration transducer: a blank of each duration above 0, in the order of the
+// durations, then a label of each.
+struct Durations {
+  int count, blanks;
+  int blank_arc[kMostDurations];  // negative for none
+
+  RNNT_HD bool has_blank(int d) const { return blank_arc[d] >= 0; }
+  RNNT_HD int label_arc(int d) const { return blanks + d; }
+  RNNT_HD int arcs() const { return blanks + count; }
+};
+
+// Their scores, from those of blank and label and a row of durations. Backward, scores of arcs are their gradients.
+struct TdtParams {
+  Batch batch;            // without labels; V is the number of durations
+  Rows logits;            // [B, T, U1, V], of acc_t
+  Normalizer normalizer;  // kSoftmax, or kNone: the logits are scores
+  Durations durations;
+  bool wide;           // acc_t is double
+  const void* tokens;  // acc_t [2, B, T, U1]
+  void* arcs;          // out, backward in: acc_t [arcs, B, T, U1]
+  void* grad_tokens;   // backward out: acc_t [2, B, T, U1]
+  void* grad_logits;   // backward out: acc_t [B, T, U1, V]
 };
 
 // Values of arcs, or posteriors, between the planes they are computed in and the cells of a tensor.

@@ -33,6 +33,14 @@ def row_scores(batch: Batch, log_probs: Tensor) -> tuple[Tensor, Tensor]:
     return log_probs[..., batch.blank % log_probs.shape[3]], log_probs.gather(3, ids)[..., 0]
 
 
+def tdt_arcs(batch: Batch, durations: list[int], tokens: Tensor, frames: Tensor, sigma: float = 0.0) -> list[Arc]:
+    """Of a token-and-duration transducer, from the logits of both heads."""
+    blank, label = (score - sigma for score in row_scores(batch, tokens.double().log_softmax(-1)))
+    log_probs = frames.double().log_softmax(-1)
+    blanks = [Arc(d, 0, blank + log_probs[..., i]) for i, d in enumerate(durations) if d]
+    return blanks + [Arc(d, 1, label + log_probs[..., i]) for i, d in enumerate(durations)]
+
+
 def without_a_last_label(arcs: list[Arc], input_lengths: Tensor) -> list[Arc]:
     """Where the last arc is a blank, no label leads to frame T."""
     frame = torch.arange(arcs[0].score.shape[1])[:, None]

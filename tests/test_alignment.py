@@ -487,7 +487,7 @@ def test_opcheck(backend, dtype, B, U):
 
     for normalizer in ("softmax", "hat", "none"):
         check(ops.score, x.detach().requires_grad_(), *ids, 0, normalizer, False)
-    scores, _ = ops.score(x.detach(), *ids, 0, "softmax", False)
+    scores, *_ = ops.score(x.detach(), *ids, 0, "softmax", False)
     for keep in (True, False):
         check(ops.lattice, scores.requires_grad_(keep), *ids[1:], *arcs, keep, False)
     scores = scores.detach()

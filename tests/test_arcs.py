@@ -272,7 +272,7 @@ def test_gradients_of_scores_that_cancel(backend):
     batch = random_batch(2, 3, 2, 40)
     ids = [tensor.to(backend.device) for tensor in batch[1:4]]
     x = batch.x.to(backend.device).requires_grad_()
-    scores, _ = backend.rnnt.ops.score(x, *ids, 0, "softmax", False)
+    scores, *_ = backend.rnnt.ops.score(x, *ids, 0, "softmax", False)
     (grad,) = torch.autograd.grad((scores[0] - scores[1])[:, :, :2].sum(), x)
     leaf = batch.x.clone().requires_grad_()
     blank, label = row_scores(batch, leaf.log_softmax(-1))

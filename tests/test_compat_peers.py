@@ -13,12 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from arc_oracles import without_a_last_label
+from arc_oracles import tdt_arcs, without_a_last_label
 from batches import random_batch
 from compare import assert_within_budget
 from reference import lattice
 from test_compat import NEMO, SIGNATURES, bare
-from test_tdt import tdt_arcs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 

@@ -40,7 +40,7 @@ def test_avx2_and_avx512_agree_in_every_bit_and_baseline_in_the_losses(host):
     assert baseline is not None
     if avx2 is None:
         pytest.skip("this machine has no AVX2")
-    assert [line.split()[:3] for line in baseline] == [line.split()[:3] for line in avx2]
+    assert [line.split()[:-1] for line in baseline] == [line.split()[:-1] for line in avx2]
     if avx512 is None:
         pytest.skip("this machine has no AVX-512")
     assert avx2 == avx512

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from arc_oracles import recursion, row_scores, walk
+from arc_oracles import recursion, row_scores, tdt_arcs, walk
 from batches import INF, NAN, random_batch
 from cases import X1
 from compare import assert_within_budget
@@ -14,16 +14,8 @@ X1_DURATIONS = torch.tensor(
     [[[0.3, 0.1, 0.2], [0, 0.5, 0.1], [0.2, 0.2, 0.2]], [[0.1, 0.4, 0], [0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]],
     dtype=torch.float64,
 )[None]
-DURATIONS = [[1], [0, 1], [0, 1, 2], [2, 1], [3, 0, 5], [4, 2, 1, 0]]
+DURATIONS = [[1], [0, 1], [0, 1, 2], [2, 1], [3, 0, 5], [4, 2, 1, 0], [*range(16)]]
 WIDE_AND_NARROW = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-
-
-def tdt_arcs(batch, durations, tokens, frames, sigma=0.0):
-    """[(dt, du, score)] from the logits of both heads."""
-    blank, label = (score - sigma for score in row_scores(batch, tokens.double().log_softmax(-1)))
-    log_probs = frames.double().log_softmax(-1)
-    blanks = [Arc(d, 0, blank + log_probs[..., i]) for i, d in enumerate(durations) if d]
-    return blanks + [Arc(d, 1, label + log_probs[..., i]) for i, d in enumerate(durations)]
 
 
 def big_blank_arcs(batch, durations, logits, sigma=0.0):
@@ -164,6 +156,18 @@ def test_one_tensor_gives_what_two_give(backend, dtype, inplace_grad):
     assert torch.equal(got, loss) and torch.equal(grad, torch.cat(grads, -1))
 
 
+@pytest.mark.parametrize("V, dtype", [(300, torch.float32), (1090, torch.float32), (1090, torch.float16)], ids=str)
+def test_one_tensor_of_a_size_that_is_written_past_the_cache(backend, V, dtype):
+    B, T, U, durations = 2, 1200000 // (2 * 13 * V), 12, [0, 2, 1]
+    backend.needs(B, T, U + 1, V)
+    batch, frames = heads(B, T, U, V, 3, ragged=True)
+    batch, frames = batch.to(dtype), frames.to(dtype)
+    loss, *grads = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=durations)
+    whole = batch._replace(x=torch.cat([batch.x, frames], -1))
+    got, grad = run(backend, backend.rnnt.tdt_loss_from_joint_logits, whole, durations=durations)
+    assert torch.equal(got, loss) and torch.equal(grad, torch.cat(grads, -1))
+
+
 def test_durations_of_one_frame_are_the_topologies_of_old(backend):
     """durations [1]: labels and blanks take a frame each, and the last arc is a blank."""
     batch = random_batch(2, 8, 3, 5, ragged=True)
@@ -279,3 +283,78 @@ def test_errors(backend, options, error, message):
         with pytest.raises(RuntimeError, match=r"labels\[0, 0\] must not be a big blank"):
             labels = torch.full_like(batch.labels, 3)
             backend.rnnt.multiblank_rnnt_loss(batch.x, labels, *batch[2:4], big_blank_durations=[2], blank=4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("B, U", [(2, 3), (1, 0), (0, 2)])
+@pytest.mark.parametrize("normalizer", ["softmax", "none"])
+def test_opcheck(backend, dtype, B, U, normalizer):
+    batch, logits = heads(max(B, 1), 4, U, 7, 2, ragged=True)
+    batch = batch._replace(labels=batch.labels.clamp(max=4))  # the others of 7 columns are the tail
+    x, *ids = (tensor.to(backend.device) for tensor in batch.to(dtype).take(range(B))[:4])
+    ops, logits = backend.rnnt.ops, logits[:B].to(backend.device, dtype)
+
+    def check(op, *arguments):
+        assert set(torch.library.opcheck(op.default, arguments).values()) == {"SUCCESS"}
+
+    check(ops.score, x.requires_grad_(), *ids, 0, normalizer, False, 0, 2)
+    scores, softmax, tail = (tensor.detach() for tensor in ops.score(x, *ids, 0, normalizer, False, 0, 2))
+    assert torch.equal(tail[batch.take(range(B)).cells], x[batch.take(range(B)).cells][..., 5:])
+    for needed in (True, False):
+        check(ops.tdt_scores, scores.requires_grad_(needed), logits.requires_grad_(), *ids[1:], [0, 2], normalizer)
+    x, scores, logits = (tensor.detach() for tensor in (x, scores, logits))
+    of_arcs = ops.tdt_scores(scores, logits, *ids[1:], [0, 2], normalizer)
+    check(ops.tdt_scores_backward, of_arcs, logits, *ids[1:], [0, 2], normalizer)
+    for clamp_tail in (True, False):
+        rest = (x.new_ones(B), x, *ids, softmax, scores, 0, normalizer, 0.1, 0, logits, clamp_tail)
+        check(ops.score_backward, *rest)
+        check(ops.score_backward_out, torch.empty_like(x), *rest)
+
+
+def test_gradcheck_of_the_ops(backend):
+    """Of rows with a tail, and of arcs with durations; padding is neither read nor has it a gradient."""
+    batch, logits = heads(2, 3, 2, 6, 3, ragged=True)
+    batch = batch._replace(labels=batch.labels.clamp(max=3))
+    x, *ids = (tensor.to(backend.device) for tensor in batch[:4])
+    ops, logits, lengths = backend.rnnt.ops, logits.to(backend.device).requires_grad_(), ids[1:]
+    tokens = torch.randn(2, *x.shape[:3], dtype=torch.float64, device=backend.device, requires_grad=True)
+    cells = batch.cells.to(backend.device)
+
+    def rows(x):
+        scores, _, tail = ops.score(x, *ids, 0, "softmax", False, 0, 2)
+        return scores, tail
+
+    def arcs(tokens, logits, normalizer):
+        return ops.tdt_scores(tokens, logits, *lengths, [2, 0, 1], normalizer)
+
+    assert torch.autograd.gradcheck(rows, x.requires_grad_())
+    for normalizer in ("softmax", "none"):
+        assert torch.autograd.gradcheck(arcs, (tokens, logits, normalizer))
+        grads = torch.autograd.grad(arcs(tokens, logits, normalizer).sum(), [tokens, logits])
+        assert (grads[0][:, ~cells] == 0).all() and (grads[1][~cells] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"scores": torch.zeros(3, 1, 4, 3)}, r"scores must have shape \[2, 1, 4, 3\], got \[3, 1, 4, 3\]"),
+        ({"scores": torch.zeros(2, 1, 4, 3).double()}, "scores must be Float, got Double"),
+        ({"logits": torch.zeros(1, 4, 3)}, r"logits must have shape \[B, T, U \+ 1, D\], got \[1, 4, 3\]"),
+        ({"logits": torch.zeros(1, 4, 3, 2).half()}, "logits must be Float or Double, got Half"),
+        ({"logits": torch.zeros(1, 4, 3, 17)}, "logits must be of 1 to 16 durations, got 17"),
+        ({"durations": [1, 2, 3]}, "durations must be 2, as the logits are of, got 3"),
+        ({"normalizer": "hat"}, "normalizer must be softmax or none, got hat"),
+    ],
+)
+def test_errors_of_the_ops(backend, changed, message):
+    ids = [tensor.to(backend.device) for tensor in random_batch(1, 4, 2, 5)[1:4]]
+    wanted = {"scores": torch.zeros(2, 1, 4, 3), "logits": torch.zeros(1, 4, 3, 2), "durations": [0, 1],
+              "normalizer": "softmax", **changed}  # fmt: skip
+    scores, logits = (wanted[name].to(backend.device) for name in ("scores", "logits"))
+    with pytest.raises(RuntimeError, match=message):
+        backend.rnnt.ops.tdt_scores(scores, logits, *ids[1:], wanted["durations"], wanted["normalizer"])
+    x = torch.zeros(1, 4, 3, 20, device=backend.device)
+    with pytest.raises(RuntimeError, match=r"tail must be in \[0, 16\], got 17"):
+        backend.rnnt.ops.score(x, *ids, 0, "softmax", False, 0, 17)
+    with pytest.raises(RuntimeError, match=r"tail must be in \[0, 0\], got 1"):
+        backend.rnnt.ops.score(x.view(12, 20), *ids, 0, "softmax", False, 4, 1)

@@ -172,15 +172,19 @@ struct Call {
   std::optional<Tensor> packed;  // [B + 1, 2], what batch.packed points to; on a device, the kernels' to find
   Batch batch;
 
-  // name: what the op calls its scores. max_input_length: of an op that takes them packed, [rows, V], too; T, then
+  // name: what the op calls its scores. max_input_length: of an op that takes them packed, [rows, V], too; T, then.
+  // tail: columns of a row that are behind its classes
   Call(Side side, const char* name, const Tensor& scores, const Tensor& y, const Tensor& T, const Tensor& U,
-       int64_t blank, Topology topology, bool validate = false, std::optional<int64_t> max_input_length = {})
+       int64_t blank, Topology topology, bool validate = false, std::optional<int64_t> max_input_length = {},
+       int64_t tail = 0)
       : x(scores), labels(y), input_lengths(T), label_lengths(U) {
     const bool is_packed = max_input_length && x.dim() == 2;
     check(is_packed || (x.dim() == 4 && x.size(2) >= 1), name, " must have shape [B, T, U + 1, V]",
           max_input_length ? " or, packed, [rows, V]" : "", ", got ", text_of(x.sizes()));
     check_type(name, x, {ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16});
-    const int64_t V = x.size(x.dim() - 1);
+    check(0 <= tail && tail <= (is_packed ? 0 : kMostDurations), "tail must be in [0, ", is_packed ? 0 : kMostDurations,
+          "], got ", tail);
+    const int64_t V = x.size(x.dim() - 1) - tail;
     check(V < kLongestRow, name, " must have less than ", kLongestRow, " classes, got ", V);
     check(-V <= blank && blank < V, "blank must be in [", -V, ", ", V, "), got ", blank);
     batch = {0, 0, 0, V, {}, {}, {}, blank < 0 ? blank + V : blank, topology};
@@ -193,7 +197,7 @@ struct Call {
           " rows, got ", batch.packed_rows);
     if (side == Side::kHost) cpu::instruction_set();  // may throw: on another thread its message would be lost
     // The kernels want the elements of a row side by side; rows may lie anywhere.
-    if (batch.V > 1 && x.stride(x.dim() - 1) != 1) x = torch::stable::contiguous(x);
+    if (V + tail > 1 && x.stride(x.dim() - 1) != 1) x = torch::stable::contiguous(x);
   }
 
   bool is_double() const { return x.scalar_type() == ScalarType::Double; }

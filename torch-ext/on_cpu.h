@@ -78,11 +78,19 @@ struct OnCpu {
     torch::stable::parallel_for(0, batch.B, grain, run);
   }
 
+  static void tdt_scores(const Tensor&, const TdtParams& p) { each_row(cpu::tdt_scores, p); }
+  static void tdt_scores_backward(const Tensor&, const TdtParams& p) { each_row(cpu::tdt_scores_backward, p); }
   static void arc_lattice(const Tensor&, const ArcLatticeParams& p) {
     torch::stable::parallel_for(0, p.B, 1, [&](int64_t b, int64_t end) { cpu::arc_lattice(p, b, end); });
   }
   static void paths(const Tensor&, const PathParams& p) {
     torch::stable::parallel_for(0, p.lattice.B, 1, [&](int64_t b, int64_t end) { cpu::paths(p, b, end); });
+  }
+
+ private:
+  static void each_row(void (*function)(const TdtParams&, int64_t, int64_t), const TdtParams& p) {
+    constexpr int64_t kGrain = 2048;  // rows: what a thread is worth waking for
+    torch::stable::parallel_for(0, p.batch.rows(), kGrain, [&](int64_t row, int64_t end) { function(p, row, end); });
   }
 };
 

@@ -53,11 +53,13 @@ class BatchOnDevice {
   }
   void scores(const ScoreParams& score, const CellsParams& cells) const {
     cuda::score(score, stream_);
+    cuda::tail(score, stream_);
     cuda::cells_from_values(cells, stream_);
   }
   void gradient_from_cells(const CellsParams& cells, const ScoreBackwardParams& rows) const {
     cuda::planes_from_cells(cells, stream_);
     cuda::gradient({}, rows, stream_);
+    cuda::tail_gradient(rows, stream_);
   }
 
  private:
@@ -88,6 +90,14 @@ struct OnDevice {
     work(BatchOnDevice(stream.get(), workspace.mutable_data_ptr()), Planes{planes.mutable_data_ptr(), stride, wide});
   }
 
+  static void tdt_scores(const Tensor& logits, const TdtParams& p) {
+    const CurrentStream stream(logits);
+    cuda::tdt_scores(p, stream.get());
+  }
+  static void tdt_scores_backward(const Tensor& logits, const TdtParams& p) {
+    const CurrentStream stream(logits);
+    cuda::tdt_scores_backward(p, stream.get());
+  }
   static void arc_lattice(const Tensor& scores, ArcLatticeParams p) {
     Tensor workspace = torch::stable::new_empty(scores, {cuda::arc_workspace_bytes(p)}, ScalarType::Byte);
     p.workspace = workspace.mutable_data_ptr();

@@ -141,6 +141,8 @@ void implement(Library& ops) {
   ops.impl("score", TORCH_BOX(&score<Place>));
   ops.impl("score_backward", TORCH_BOX(&score_backward<Place>));
   ops.impl("score_backward_out", TORCH_BOX(&score_backward_out<Place>));
+  ops.impl("tdt_scores", TORCH_BOX(&tdt_scores<Place>));
+  ops.impl("tdt_scores_backward", TORCH_BOX(&tdt_scores_backward<Place>));
   ops.impl("lattice", TORCH_BOX(&lattice<Place>));
   ops.impl("lattice_derivative", TORCH_BOX(&lattice_derivative<Place>));
   ops.impl("paths", TORCH_BOX(&paths<Place>));
@@ -169,15 +171,21 @@ STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
       "Tensor alpha, Tensor beta, int blank) -> Tensor");
   ops.def(
       "score(Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, int blank, str normalizer, "
-      "bool validate, SymInt max_input_length=0) -> (Tensor scores, Tensor softmax)");
+      "bool validate, SymInt max_input_length=0, int tail=0) -> (Tensor scores, Tensor softmax, Tensor tail)");
   ops.def(
       "score_backward(Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, Tensor label_lengths, "
-      "Tensor softmax, Tensor posteriors, int blank, str normalizer, float? clamp, SymInt max_input_length=0) -> "
-      "Tensor");
+      "Tensor softmax, Tensor posteriors, int blank, str normalizer, float? clamp, SymInt max_input_length=0, "
+      "Tensor? tail=None, bool clamp_tail=True) -> Tensor");
   ops.def(
       "score_backward_out(Tensor(a!) grad_x, Tensor grad_loss, Tensor x, Tensor labels, Tensor input_lengths, "
       "Tensor label_lengths, Tensor softmax, Tensor posteriors, int blank, str normalizer, float? clamp, "
-      "SymInt max_input_length=0) -> ()");
+      "SymInt max_input_length=0, Tensor? tail=None, bool clamp_tail=True) -> ()");
+  ops.def(
+      "tdt_scores(Tensor scores, Tensor logits, Tensor input_lengths, Tensor label_lengths, int[] durations, "
+      "str normalizer) -> Tensor");
+  ops.def(
+      "tdt_scores_backward(Tensor grad, Tensor logits, Tensor input_lengths, Tensor label_lengths, int[] durations, "
+      "str normalizer) -> (Tensor grad_scores, Tensor grad_logits)");
   ops.def(
       "lattice(Tensor scores, Tensor input_lengths, Tensor label_lengths, int[] dt, int[] du, bool ends_by_blank, "
       "bool keep, bool validate) -> (Tensor loss, Tensor posteriors)");

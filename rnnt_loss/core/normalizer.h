@@ -8,6 +8,12 @@ template <typename Real>
 struct Softmax {
   Real maximum, rest;
 
+  // log(1 + rest)
+  RNNT_HD Real log_sum() const {
+    const Real one = splat<Real>(1), sum = one + rest;
+    return log_of_sum(sum, rest - (sum - one));
+  }
+
   // exp(x - maximum) / (1 + rest)
   RNNT_HD Value<Real> value(Real x) const {
     const Value<Real> over_sum = {splat<Real>(1) / (splat<Real>(1) + rest), splat<Real>(0)};
@@ -60,4 +66,11 @@ struct Cell {
 template <typename Real>
 RNNT_HD Real finished(Real g, Real bound, Real upstream) {
   return minimum(bound, maximum(-bound, g)) * upstream;
+}
+
+// Of elements of the tail, from their gradients of log Z: 0 is 0 whatever comes from upstream.
+template <typename Real>
+RNNT_HD Real finished(const Tail& tail, Real gradient, Real upstream) {
+  const Real none = splat<Real>(0), bound = splat<Real>(static_cast<typename Lanes<Real>::Scalar>(tail.clamp));
+  return select(gradient == none, none, finished(-gradient, bound, upstream));
 }

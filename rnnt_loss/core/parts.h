@@ -6,5 +6,6 @@
 #include "merge.h"
 #include "lattice.h"
 #include "normalizer.h"
+#include "tdt.h"
 #include "arcs.h"
 #include "paths.h"

@@ -11,6 +11,22 @@ using Block = Several<Real, kRowLanes / Lanes<Real>::kWidth>;
 template <typename Real>
 using Chunk = Several<Real, std::max(4, kRowLanes / Lanes<Real>::kWidth)>;  // whole blocks
 
+// The first n of a block's lanes, of which the others are 0.
+template <typename X, typename acc_t>
+RNNT_HD X load_first(const acc_t* p, int n) {
+  if (n == kRowLanes) return Lanes<X>::load(p);
+  alignas(64) acc_t lanes[kRowLanes] = {};
+  std::copy_n(p, n, lanes);
+  return Lanes<X>::load(lanes);
+}
+template <typename X, typename acc_t>
+RNNT_HD void store_first(acc_t* p, int n, const X& x) {
+  if (n == kRowLanes) return Lanes<X>::store(p, x);
+  alignas(64) acc_t lanes[kRowLanes];
+  Lanes<X>::store(lanes, x);
+  std::copy_n(lanes, n, p);
+}
+
 // Calls visit(lanes, k) for the elements from k on, in chunks as long as they fit, then in blocks. Only the type of
 // lanes matters. Returns where the last block ends; fewer than kRowLanes elements are left.
 template <typename Real, typename Visit>

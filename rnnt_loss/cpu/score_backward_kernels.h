@@ -98,15 +98,18 @@ void gradient_of_others(const scalar_t* row, scalar_t* to, int64_t first, int64_
 }
 
 // kStream: the gradient is finished piece by piece in the cache, then written past it. Otherwise out may be the row
-// itself. The row is read only where classes without an arc have a gradient.
-template <bool kStream, typename Real, typename scalar_t>
-void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, int64_t blank_class, int j, const Cells<Real>& cells) {
+// itself. The row is read only where classes without an arc have a gradient. add_tail(to) puts the tail there, and says
+// how much that is.
+template <bool kStream, typename Real, typename scalar_t, typename AddTail>
+void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, int64_t blank_class, int j, const Cells<Real>& cells,
+                  AddTail add_tail) {
   using acc_t = typename Lanes<Real>::Scalar;
   constexpr int64_t kPiece = 1024;
-  alignas(64) scalar_t piece[kStream ? kPiece + kRowLanes : 1];
+  alignas(64) scalar_t piece[kStream ? kPiece + kRowLanes + kMostDurations : 1];
   for (int64_t first = 0, end; first < V; first = end) {
     end = !kStream || V - first < kPiece + kRowLanes ? V : first + kPiece;
     scalar_t* to = kStream ? piece : out;
+    const int64_t of_tail = end == V ? add_tail(to + (end - first)) : 0;
     if (cells.has_others(j))
       gradient_of_others<Real>(row, to, first, end, j, cells);
     else
@@ -115,14 +118,14 @@ void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, int64_t blank_c
       if (first <= k && k < end) to[k - first] = store<scalar_t>(g);
     };
     if (!cells.is_untouched(j)) set(blank_class, cells.blank[j]), set(cells.label_class[j], cells.label[j]);
-    if constexpr (kStream) stream<Real>(piece, out + first, end - first);
+    if constexpr (kStream) stream<Real>(piece, out + first, end - first + of_tail);
   }
 }
 
 // Of n rows of fewer than kRowLanes elements, those whose classes without an arc have a gradient; row_at(j) and
-// out_at(j) are row j. Returns how many those are.
+// out_at(j) are row j.
 template <typename Real, typename RowAt, typename OutAt>
-int gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t blank_class, const Cells<Real>& cells) {
+void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t blank_class, const Cells<Real>& cells) {
   using X = Block<Real>;
   using L = Lanes<X>;
   using scalar_t = std::remove_pointer_t<decltype(out_at(0))>;
@@ -132,15 +135,12 @@ int gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t bl
   const X largest = L::load(cells.largest), weight = L::load(cells.weight);
   for (int64_t k = 0; k < V; k++)
     L::store(rows.element[k], gradient_of(exponential(L::load(rows.element[k]), largest), weight, cells));
-  int written = 0;
   for (int j = 0; j < n; j++) {
     if (!cells.has_others(j)) continue;
-    written++;
     rows.element[blank_class][j] = cells.blank[j];
     if (cells.label_class[j] >= 0) rows.element[cells.label_class[j]][j] = cells.label[j];
     for (int64_t k = 0; k < V; k++) out_at(j)[k] = store<scalar_t>(rows.element[k][j]);
   }
-  return written;
 }
 
 // kStream is for logits in float, on lanes of float.
@@ -156,6 +156,7 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t U = batch.label_lengths[b], end_of_cells = std::min(end, cells_in_frame(batch, b, t));
     const PosteriorPlanes<acc_t> posteriors = posteriors_of<acc_t>(p.posteriors, layout, b);
+    const int64_t in_next_frame = p.x.row_offset(batch, b, t + 1, 0) - p.x.row_offset(batch, b, t, 0);
     const auto out_of = [&](int64_t u) {
       return static_cast<scalar_t*>(p.grad_x.data) + p.grad_x.row_offset(batch, b, t, u);
     };
@@ -176,18 +177,42 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
         if (has_label) cells.label_posterior[j] = label_weight * posteriors.label[slot];
         if (!from_logits) continue;
         cells.largest[j] = softmax[row], cells.rest[j] = softmax[batch.rows() + row];
-        cells.blank[j] = load(row_at(j)[batch.blank]);
-        if (has_label) cells.label[j] = load(row_at(j)[cells.label_class[j]]);
+        const scalar_t* const logits = row_at(j);
+        cells.blank[j] = load(logits[batch.blank]);
+        if (has_label) cells.label[j] = load(logits[cells.label_class[j]]);
+        // These come before the rows that they are of.
+        const scalar_t* const next = logits + in_next_frame;
+        __builtin_prefetch(next + batch.blank);
+        if (has_label) __builtin_prefetch(next + cells.label_class[j]);
       }
       cells.find_gradients();
-      if (are_short && gradient_short_rows<Real>(row_at, out_at, n, batch.V, batch.blank, cells) == n) continue;
+      scalar_t tails[(kRowLanes + 1) * kMostDurations];
+      const acc_t* of_tails = static_cast<const acc_t*>(p.tail.data) + (row_of_start + u - start) * p.tail.columns;
+      int64_t i = for_each_block<Real>(0, n * p.tail.columns, [&](auto lanes, int64_t k) RNNT_INLINE {
+        using X = decltype(lanes);
+        store_lanes(tails + k, finished(p.tail, Lanes<X>::load(of_tails + k), splat<X>(cells.upstream)));
+      });
+      for (; i < n * p.tail.columns; i++) tails[i] = store<scalar_t>(finished(p.tail, of_tails[i], cells.upstream));
+      const auto add_tail = [&](int j, scalar_t* to) {
+        const scalar_t* const tail = tails + j * p.tail.columns;
+        if constexpr (kStream)
+          std::copy_n(tail, kMostDurations, to);  // a piece has the room, and a copy of fixed size is no call
+        else
+          std::copy_n(tail, p.tail.columns, to);
+        return p.tail.columns;
+      };
+      if (are_short) gradient_short_rows<Real>(row_at, out_at, n, batch.V, batch.blank, cells);
       for (int j = 0; j < n; j++) {
-        if (are_short && cells.has_others(j)) continue;
-        gradient_row<kStream, Real>(row_at(j), out_at(j), batch.V, batch.blank, j, cells);
+        if (are_short && cells.has_others(j))
+          add_tail(j, out_at(j) + batch.V);
+        else
+          gradient_row<kStream, Real>(row_at(j), out_at(j), batch.V, batch.blank, j, cells,
+                                      [&](scalar_t* to) { return add_tail(j, to); });
       }
     }
     if (batch.packed) return;  // there is no padding
-    for (int64_t u = std::max(start, end_of_cells); u < end; u++) std::fill_n(out_of(u), batch.V, none);  // padding
+    for (int64_t u = std::max(start, end_of_cells); u < end; u++)
+      std::fill_n(out_of(u), batch.V + p.tail.columns, none);  // padding
   });
 #if defined(__x86_64__)
   if (kStream) _mm_sfence();

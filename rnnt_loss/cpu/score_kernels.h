@@ -57,6 +57,9 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
         const scalar_t* next = row_at(j) + in_next_frame;  // nothing else fetches it
         __builtin_prefetch(next + batch.blank), __builtin_prefetch(next + label_class);
       }
+      acc_t* tail = static_cast<acc_t*>(p.tail.data) + (row_of_start + u - start) * p.tail.columns;
+      for (int j = 0; j < n; j++)
+        for (int64_t k = 0; k < p.tail.columns; k++) *tail++ = load(row_at(j)[batch.V + k]);
       acc_t values[4][kRowLanes];
       for (int j = 0; j < kRowLanes; j += Lanes<Real>::kWidth) {
         using L = Lanes<Real>;
@@ -75,8 +78,11 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
         if (u + j < U) arcs.set_label(slot, {values[2][j], values[3][j]});
       }
     }
-    for (int64_t u = std::max(start, cells); softmax && u < end; u++)  // padding
-      softmax[row_of_start + u - start] = softmax[batch.rows() + row_of_start + u - start] = 0;
+    for (int64_t u = std::max(start, cells); u < end; u++) {  // padding
+      const int64_t row = row_of_start + u - start;
+      if (softmax) softmax[row] = softmax[batch.rows() + row] = 0;
+      std::fill_n(static_cast<acc_t*>(p.tail.data) + row * p.tail.columns, p.tail.columns, acc_t(0));
+    }
   });
 }
 

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
-from arc_oracles import ARC_SETS, Oracle, row_scores  # noqa: E402
+from arc_oracles import ARC_SETS, Oracle, recursion, row_scores, tdt_arcs  # noqa: E402
 from batches import INF, NAN, Batch, edit, random_batch  # noqa: E402
 from compare import assert_within_budget  # noqa: E402
 from conftest import Backend, surrounded  # noqa: E402
@@ -141,6 +141,33 @@ class BadIds(Case):
         assert_within_budget("gradient", grad[-1:], truth.grad, floor=1e-5)
 
 
+class Durations(Case):
+    """Rows of classes with three durations behind them; a bad length costs its own utterance its loss."""
+
+    def try_on(self, backend: Backend) -> None:
+        durations, batch = [2, 0, 1], self.batch
+        V = self.shape[3] - len(durations)
+        batch = batch._replace(labels=batch.labels.clamp(max=batch.blank - 1))  # within what is left of classes
+        padded, (T, W) = batch.poisoned(self.padding), batch.x.shape[1:3]
+        x, ids = self.layout(padded.x).detach().requires_grad_(), list(padded[1:4])
+        tdt = partial(backend.rnnt.tdt_loss_from_joint_logits, durations=durations, blank=batch.blank, reduction="none")
+        loss = tdt(x, *ids)
+        (grad,) = torch.autograd.grad(loss, x, self.upstream)
+        logits = batch.x.double().requires_grad_()
+        arcs = tdt_arcs(batch, durations, *logits.split([V, len(durations)], -1))
+        wanted, surrogate = recursion(arcs, batch, ends_by_blank=True)
+        wanted_grad = torch.autograd.grad(surrogate, logits)[0] * self.upstream[:, None, None, None]
+        assert_within_budget("loss", loss.detach(), wanted)
+        assert_within_budget("gradient", grad[:, :T, :W], wanted_grad, floor=1e-5)
+        assert (grad[~padded.cells] == 0).all(), "gradient of padding"
+        ids[1] = ids[1].clone()
+        ids[1][0] = padded.x.shape[1] + 1
+        loss = tdt(x, *ids)
+        (grad,) = torch.autograd.grad(loss.sum(), x)
+        assert loss.isnan().tolist() == [True] + [False] * (len(loss) - 1), f"loss: {loss.tolist()}"
+        assert grad[0].isnan().all(), "gradient of a bad utterance"
+
+
 class BestPath(Case):
     """Of arc scores; a bad length costs its own utterance its score."""
 
@@ -256,6 +283,7 @@ CASES = [
     Case("not a number in arc scores", (2, 45, 40, 9), change=nan_on_no_path, keywords={"topology": "constrained"}),
     BadIds("bad ids of arc scores", (6, 4, 3, 5), keywords={"topology": "constrained"}),
     BadPackedLengths("bad lengths of packed arc scores", (2, 4, 3, 9), keywords={"topology": "constrained"}),
+    Durations("durations", (3, 5, 3, 9)),
     BestPath("best path", (3, 4, 3, 5), DOUBLE, from_logits=False),
     FarApart("far apart", (2, 3, 1, 4), BFLOAT),
 ]

@@ -191,6 +191,35 @@ inline void declare(Memory& memory, const CellsParams& p) {
   declare_numbers(memory, "cells", p.cells, 2 * p.batch.rows(), p.planes.wide, are_values ? Use::kOutput : Use::kInput);
 }
 
+// The columns behind the classes of rows, and what they are read to or written from.
+inline void declare_tail(Memory& memory, Batch batch, Rows rows, const Tail& tail, bool backward) {
+  const bool wide = rows.dtype == Dtype::kFloat64;
+  declare_lengths(memory, batch);
+  declare_numbers(memory, "tail", tail.data, batch.rows() * tail.columns, wide, backward ? Use::kInput : Use::kOutput);
+  rows.data = static_cast<char*>(rows.data) + batch.V * size_of(rows.dtype);
+  batch.V = tail.columns;
+  declare_rows(memory, backward ? "grad_x" : "x", batch, rows, backward ? Use::kOutput : Use::kInput);
+}
+inline void declare(Memory& memory, const Batch& batch, const Rows& x, const Tail& tail) {
+  declare_tail(memory, batch, x, tail, false);
+}
+inline void declare(Memory& memory, const Batch& batch, const Rows& grad_x, const Tail& tail,
+                    const PerUtterance& grad_loss) {
+  declare_tail(memory, batch, grad_x, tail, true);
+  declare_numbers(memory, "grad_loss", grad_loss.data, batch.B, grad_loss.wide, Use::kInput);
+}
+
+inline void declare(Memory& memory, const TdtParams& p) {
+  const int64_t cells = p.batch.rows();
+  const bool backward = p.grad_logits;
+  declare_lengths(memory, p.batch);
+  declare_rows(memory, "logits", p.batch, p.logits, Use::kInput);
+  declare_numbers(memory, "arcs", p.arcs, p.durations.arcs() * cells, p.wide, backward ? Use::kInput : Use::kOutput);
+  if (!backward) return declare_numbers(memory, "tokens", p.tokens, 2 * cells, p.wide, Use::kInput);
+  declare_numbers(memory, "grad_tokens", p.grad_tokens, 2 * cells, p.wide, Use::kOutput);
+  declare_numbers(memory, "grad_logits", p.grad_logits, cells * p.batch.V, p.wide, Use::kOutput);
+}
+
 // Lengths and scores.
 inline void declare_inputs(Memory& memory, const ArcLatticeParams& p) {
   const auto declare_lengths = [&](const char* name, const Integers& lengths) {

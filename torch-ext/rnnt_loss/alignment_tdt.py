@@ -6,10 +6,11 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from ._ops import ops
 from .arcs import align_of_arcs, posteriors_of_arcs, row_scores
 from .checks import check_duration_logits, check_options, check_tensors, durations_of, number_of
-from .lattice import Arcs
-from .tdt import big_blanks_of, duration_scores, tdt_arcs, tdt_scores
+from .lattice import Arcs, refuse_tangents
+from .tdt import big_blanks_of, tdt_arcs
 
 
 def posteriors_tdt(
@@ -182,9 +183,10 @@ def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, d
     check_duration_logits(duration_logits, tokens, durations)
     normalizer = "softmax" if from_logits else "none"
     scores = row_scores(tokens, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
-    of_durations = duration_scores(duration_logits, input_lengths, label_lengths, scores.dtype, from_logits)
-    of_arcs = tdt_scores(scores - number_of("sigma", sigma), of_durations, durations)
-    return torch.stack(of_arcs), tdt_arcs(durations)
+    refuse_tangents(duration_logits)
+    scores = ops.tdt_scores(scores - number_of("sigma", sigma), duration_logits.to(scores.dtype), input_lengths,
+                            label_lengths, durations, normalizer)  # fmt: skip
+    return scores, tdt_arcs(durations)
 
 
 def _multiblank_scores(x, labels, input_lengths, label_lengths, big_blank_durations, blank, sigma, from_logits,

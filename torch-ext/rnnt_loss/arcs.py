@@ -78,7 +78,7 @@ def row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, valid
     """Scores of blank and label. exact: log-probabilities to the bit, where ops.score gives log(exp(x))."""
     refuse_tangents(x)
     blank = class_of(blank, x.shape[3])
-    scores, _ = ops.score(x, labels, input_lengths, label_lengths, blank, normalizer, bool(validate))
+    scores, *_ = ops.score(x, labels, input_lengths, label_lengths, blank, normalizer, bool(validate))
     if not exact or normalizer != "none":
         return scores
     ids = torch.nn.functional.pad(labels.to(x.device, torch.int64), (0, 1)).clamp(0, x.shape[3] - 1)  # padding too

@@ -102,22 +102,34 @@ torch.library.register_autograd(add_op_namespace_prefix("rnnt_backward"), _no_do
 
 
 @torch.library.register_fake(add_op_namespace_prefix("score"))
-def _(x, labels, input_lengths, label_lengths, blank, normalizer, validate, max_input_length=0):
+def _(x, labels, input_lengths, label_lengths, blank, normalizer, validate, max_input_length=0, tail=0):
     B, T, U1 = _sizes(x, labels, max_input_length)
     scores = x.new_empty((2, B, T, U1), dtype=_acc_type(x))
-    return scores, scores.new_empty((2, B, T, U1) if normalizer != "none" else (0,))
+    softmax = scores.new_empty((2, B, T, U1) if normalizer != "none" else (0,))
+    return scores, softmax, scores.new_empty((B, T, U1, tail) if tail else (0,))
 
 
 @torch.library.register_fake(add_op_namespace_prefix("score_backward"))
 def _(grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer, clamp,
-      max_input_length=0):  # fmt: skip
+      max_input_length=0, tail=None, clamp_tail=True):  # fmt: skip
     return x.new_empty(x.shape)
 
 
 @torch.library.register_fake(add_op_namespace_prefix("score_backward_out"))
 def _(grad_x, grad_loss, x, labels, input_lengths, label_lengths, softmax, posteriors, blank, normalizer, clamp,
-      max_input_length=0):  # fmt: skip
+      max_input_length=0, tail=None, clamp_tail=True):  # fmt: skip
     return None
+
+
+@torch.library.register_fake(add_op_namespace_prefix("tdt_scores"))
+def _(scores, logits, input_lengths, label_lengths, durations, normalizer):
+    arcs = len(durations) + sum(d > 0 for d in durations)
+    return logits.new_empty((arcs, *logits.shape[:3]))
+
+
+@torch.library.register_fake(add_op_namespace_prefix("tdt_scores_backward"))
+def _(grad, logits, input_lengths, label_lengths, durations, normalizer):
+    return logits.new_empty((2, *logits.shape[:3])), logits.new_empty(logits.shape)
 
 
 @torch.library.register_fake(add_op_namespace_prefix("lattice"))
@@ -139,17 +151,28 @@ def _(scores, input_lengths, label_lengths, dt, du, ends_by_blank, uniforms):
 
 
 def _save_score(ctx, inputs, output):
-    *tensors, blank, normalizer, _, max_input_length = inputs
-    _, softmax = output
+    *tensors, blank, normalizer, _, max_input_length, tail = inputs
+    _, softmax, _ = output
     ctx.mark_non_differentiable(softmax)
     ctx.save_for_backward(*tensors, softmax)
-    ctx.options = blank, normalizer, None, max_input_length
+    ctx.options, ctx.has_tail = (blank, normalizer, None, max_input_length), tail > 0
 
 
-def _score_gradient(ctx, grad_scores, _):
-    of_arcs = -grad_scores
-    grad_x = ops.score_backward(of_arcs.new_ones(of_arcs.shape[1]), *ctx.saved_tensors, of_arcs, *ctx.options)
-    return (grad_x, *[None] * 7)
+def _score_gradient(ctx, grad_scores, _, grad_tail):
+    ones = grad_scores.new_ones(grad_scores.shape[1])
+    tail = -grad_tail if ctx.has_tail else None
+    grad_x = ops.score_backward(ones, *ctx.saved_tensors, -grad_scores, *ctx.options, tail)
+    return (grad_x, *[None] * 8)
+
+
+def _save_tdt(ctx, inputs, output):
+    _, *tensors, durations, normalizer = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.options = durations, normalizer
+
+
+def _tdt_gradient(ctx, grad):
+    return (*ops.tdt_scores_backward(grad, *ctx.saved_tensors, *ctx.options), *[None] * 4)
 
 
 def _save_lattice(ctx, inputs, output):
@@ -179,5 +202,7 @@ def _no_second_derivative(ctx, *_):
 
 torch.library.register_autograd(add_op_namespace_prefix("score"), _score_gradient, setup_context=_save_score)
 torch.library.register_autograd(add_op_namespace_prefix("lattice"), _lattice_gradient, setup_context=_save_lattice)
+torch.library.register_autograd(add_op_namespace_prefix("tdt_scores"), _tdt_gradient, setup_context=_save_tdt)
 torch.library.register_autograd(add_op_namespace_prefix("score_backward"), _no_second_derivative)
+torch.library.register_autograd(add_op_namespace_prefix("tdt_scores_backward"), _no_second_derivative)
 torch.library.register_autograd(add_op_namespace_prefix("lattice_derivative"), _no_second_derivative)

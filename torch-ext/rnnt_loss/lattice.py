@@ -10,7 +10,6 @@ from typing import Callable, NamedTuple, Optional
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ._ops import ops
 
@@ -28,6 +27,9 @@ ARCS = {
     "modified": Arcs((1, 1), (0, 1)),
     "constrained": Arcs((1, 1), (0, 1)),
 }
+
+
+TAIL = -1  # of Rows, among the inputs
 
 
 class Rows(NamedTuple):
@@ -73,16 +75,15 @@ class LatticeLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, rows, arcs, compose, clamped, keep, *inputs):
-        V = x.shape[-1] - rows.tail
         ids = rows.labels, rows.input_lengths, rows.label_lengths
-        scores, softmax = ops.score(x[..., :V], *ids, rows.blank, rows.normalizer, rows.validate,
-                                   rows.max_input_length)  # fmt: skip
+        scores, softmax, tail = ops.score(x, *ids, rows.blank, rows.normalizer, rows.validate, rows.max_input_length,
+                                         rows.tail)  # fmt: skip
         tensors = [scores]
         if rows.extra:
             logits = x[..., list(rows.extra)].movedim(-1, 0).to(scores.dtype)
             tensors.append(logits - softmax[0] - softmax[1].log1p())
         if rows.tail:
-            tensors.append(x[..., V:].clone(memory_format=torch.contiguous_format))  # the rows are far apart
+            tensors.append(tail)
         # No narrower than the scores: a gradient is rounded to its tensor's dtype when it has its upstream factor.
         wide = (tensor.detach().to(torch.promote_types(tensor.dtype, scores.dtype)) for tensor in (*tensors, *inputs))
         leaves = [tensor.requires_grad_(keep) for tensor in wide]
@@ -107,29 +108,28 @@ class LatticeLoss(torch.autograd.Function):
     def gradients(ctx, grad_loss):
         x, softmax, posteriors, *ids_and_inputs = ctx.saved_tensors
         ids, inputs = ids_and_inputs[:3], ids_and_inputs[3:]
-        rows, V = ctx.rows._replace(**dict(zip(Rows._fields, ids))), x.shape[-1] - ctx.rows.tail
+        rows = ctx.rows._replace(**dict(zip(Rows._fields, ids)))
         # Posteriors are the gradient of log Z, the loss less its sign.
         grads = list(torch.autograd.grad(ctx.composed, ctx.leaves, posteriors, retain_graph=True, allow_unused=True,
                                          materialize_grads=True))  # fmt: skip
         of_arcs = grads.pop(0)
         of_extra = grads.pop(0) if rows.extra else None
-        dtypes = [x.dtype] * bool(rows.tail) + [tensor.dtype for tensor in inputs]
-        for i, grad in enumerate(grads):
-            if rows.clamp is not None and i - bool(rows.tail) in ctx.clamped:
+        of_tail = grads.pop(0) if rows.tail else None
+        for i, (grad, tensor) in enumerate(zip(grads, inputs)):
+            if rows.clamp is not None and i in ctx.clamped:
                 grad = grad.clamp(-rows.clamp, rows.clamp)
-            grads[i] = _times(grad, -grad_loss.view(-1, *[1] * (grad.dim() - 1))).to(dtypes[i])
+            grads[i] = _times(grad, -grad_loss.view(-1, *[1] * (grad.dim() - 1))).to(tensor.dtype)
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = x.detach() if rows.inplace_grad else torch.empty_like(x, memory_format=torch.contiguous_format)
-            if rows.tail:
-                grad_x[..., V:] = grads[0].contiguous()  # else it goes through all rows column by column
-            _row_gradients(grad_x[..., :V], grad_loss, x.detach()[..., :V], softmax, rows, of_arcs, of_extra)
+            tail = of_tail, TAIL in ctx.clamped
+            _row_gradients(grad_x, grad_loss, x.detach(), softmax, rows, of_arcs, of_extra, tail)
             if rows.inplace_grad:  # what else was saved of x has to be found out of date
                 torch.autograd.graph.increment_version(grad_x)
-        return [grad_x, *grads[bool(rows.tail) :]]
+        return [grad_x, *grads]
 
 
-def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra) -> None:
+def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra, tail) -> None:
     if extra is not None:  # for the kernel their posteriors are the blank's; their classes are set right behind it
         classes = [rows.blank, *rows.extra]
         own = torch.cat([posteriors[:1], extra])
@@ -142,8 +142,9 @@ def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra) -> No
         of_classes = torch.where(posteriors.sum(0) == 0, 0.0, others * p - own * lacks)
         if rows.clamp is not None:
             of_classes = of_classes.clamp(-rows.clamp, rows.clamp)
-    ops.score_backward_out(grad_x, grad_loss, x, rows.labels, rows.input_lengths, rows.label_lengths, softmax,
-                           posteriors, rows.blank, rows.normalizer, rows.clamp, rows.max_input_length)  # fmt: skip
+    ids = rows.labels, rows.input_lengths, rows.label_lengths
+    ops.score_backward_out(grad_x, grad_loss, x, *ids, softmax, posteriors, rows.blank, rows.normalizer, rows.clamp,
+                           rows.max_input_length, *tail)  # fmt: skip
     if extra is not None:
         grad_x[..., classes] = _times(of_classes, grad_loss[:, None, None]).movedim(0, -1).to(grad_x.dtype)
 
@@ -160,56 +161,31 @@ def refuse_tangents(*tensors: Tensor) -> None:
 
 
 def lattice_loss(x: Tensor, rows: Rows, arcs: Arcs, compose: Callable, *inputs: Tensor, clamped=()) -> Tensor:
-    """clamped: which of the inputs rows.clamp bounds the gradient of. -1 is the tail."""
+    """clamped: which of the inputs rows.clamp bounds the gradient of."""
     if x.shape[-1] > 1 and x.stride(-1) != 1:
         x = x.contiguous()
     keep = torch.is_grad_enabled() and (x.requires_grad or any(tensor.requires_grad for tensor in inputs))
     return LatticeLoss.apply(x, rows, arcs, compose, clamped, keep, *inputs)
 
 
-class LogSoftmax(torch.autograd.Function):
-    """log_softmax(0), whose bits do not depend on where in the tensor an element is, as those of torch's own do.
-
-    Its derivative is g - p sum(g), in which all cancels where p is near 1: there it is the difference of g (1 - p) and
-    p (sum(g) - g), with what the others add up to in place of both differences.
-    """
+class FastEmit(torch.autograd.Function):
+    """Scores of arcs, of which the labels' have a gradient multiplied by a factor."""
 
     @staticmethod
-    def forward(ctx, x):
-        rest = x - x.amax(0)
-        terms = rest.exp()
-        total = _in_order(terms)
-        ctx.save_for_backward(terms / total)
-        return rest - total.log()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        (p,) = ctx.saved_tensors
-        is_most = p > 0.5  # of one at most
-        others = (_in_order(x.masked_fill(is_most, 0.0)) for x in (p, grad))
-        return torch.where(is_most, grad * next(others) - p * next(others), grad - p * _in_order(grad))
-
-
-def _in_order(x: Tensor) -> Tensor:
-    """sum(0)"""
-    total = x[0]
-    for plane in x[1:]:
-        total = total + plane
-    return total
-
-
-class ScaleGradient(torch.autograd.Function):
-    """x, whose gradient is multiplied by a factor."""
-
-    @staticmethod
-    def forward(ctx, x, factor):
-        ctx.factor = factor
-        return x.view_as(x)
+    def forward(ctx, scores, arcs, factor):
+        ctx.labels, ctx.factor = [k for k, du in enumerate(arcs.du) if du], factor
+        return scores.view_as(scores)
 
     @staticmethod
     def backward(ctx, grad):
-        return grad * ctx.factor, None
+        grad = grad.clone()
+        for k in ctx.labels:
+            grad[k] *= ctx.factor
+        return grad, None, None
+
+
+def emphasised(scores: Tensor, arcs: Arcs, fastemit_lambda: float) -> Tensor:
+    return FastEmit.apply(scores, arcs, 1 + fastemit_lambda) if fastemit_lambda else scores
 
 
 def transducer_arcs(
@@ -243,9 +219,7 @@ def transducer_arcs(
         label = label.masked_fill(~allowed, -torch.inf)
     if topology == "constrained":
         label = label + F.pad(blank[:, :, 1:], (0, 1))
-    if fastemit_lambda:
-        label = ScaleGradient.apply(label, 1 + fastemit_lambda)
-    return torch.stack([blank, label])
+    return emphasised(torch.stack([blank, label]), ARCS[topology], fastemit_lambda)
 
 
 def reduced(loss: Tensor, label_lengths: Tensor, reduction: str, zero_infinity: bool) -> Tensor:

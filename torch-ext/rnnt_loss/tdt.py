@@ -6,6 +6,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from ._ops import ops
 from .checks import (
     MOST_ARCS,
     chance_of,
@@ -19,7 +20,7 @@ from .checks import (
     integers_of,
     number_of,
 )
-from .lattice import ARCS, Arcs, LogSoftmax, Rows, ScaleGradient, lattice_loss, reduced, refuse_tangents
+from .lattice import ARCS, TAIL, Arcs, Rows, emphasised, lattice_loss, reduced
 
 
 def tdt_loss(
@@ -198,8 +199,7 @@ def multiblank_rnnt_loss(
     rows = options.rows("logits", logits, labels, input_lengths, label_lengths, index, extra=extra)
 
     def compose(scores: Tensor, *big: Tensor) -> Tensor:
-        blank_score, label = (scores - sigma).split(1)
-        return torch.cat([blank_score, options.emphasised(label), *(tensor - sigma for tensor in big)])
+        return options.emphasised(torch.cat([scores, *big]) - sigma, arcs)
 
     return options.finished(lattice_loss(logits, rows, arcs, compose), label_lengths)
 
@@ -222,8 +222,8 @@ class _Options:
         return Rows(labels, input_lengths, label_lengths, class_of(blank, x.shape[3] - tail), "softmax", extra, tail,
                     **self.kept)  # fmt: skip
 
-    def emphasised(self, label_scores: Tensor) -> Tensor:
-        return ScaleGradient.apply(label_scores, 1 + self.fastemit_lambda) if self.fastemit_lambda else label_scores
+    def emphasised(self, scores: Tensor, arcs: Arcs) -> Tensor:
+        return emphasised(scores, arcs, self.fastemit_lambda)
 
     def finished(self, loss: Tensor, label_lengths: Tensor) -> Tensor:
         if self.scale_loss and self.fastemit_lambda:  # the value alone
@@ -235,27 +235,6 @@ def tdt_arcs(durations: Sequence[int]) -> Arcs:
     """Blanks of the durations above 0, then labels of all."""
     blanks = [d for d in durations if d > 0]
     return Arcs((*blanks, *durations), (*[0] * len(blanks), *[1] * len(durations)), ends_by_blank=True)
-
-
-def duration_scores(logits: Tensor, input_lengths: Tensor, label_lengths: Tensor, dtype, from_logits=True) -> Tensor:
-    """[D, B, T, U + 1] log-probabilities of durations, whatever is in padding. Of logits, or as they are."""
-    refuse_tangents(logits)
-    frame, label = (torch.arange(size, device=logits.device) for size in logits.shape[1:3])
-    input_lengths, label_lengths = (x.to(logits.device)[:, None, None] for x in (input_lengths, label_lengths))
-    padding = (frame[:, None] >= input_lengths) | (label > label_lengths)
-    # A softmax over the first axis is many times faster than one over a short last axis.
-    scores = logits.movedim(-1, 0).to(dtype).contiguous().masked_fill(padding, 0.0)
-    return LogSoftmax.apply(scores) if from_logits else scores
-
-
-def tdt_scores(scores: Tensor, of_durations: Tensor, durations: Sequence[int]) -> "list[Tensor]":
-    """Scores of `tdt_arcs`, arc by arc; of_durations: [D, B, T, U + 1].
-
-    Plane by plane, so that gradients are added up in one order: a sum over an axis has bits that depend on the place.
-    """
-    blank, label = scores
-    planes = of_durations.unbind()
-    return [blank + plane for plane, d in zip(planes, durations) if d > 0] + [label + plane for plane in planes]
 
 
 def _tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank, options, omega, generator) -> Tensor:
@@ -272,24 +251,22 @@ def _tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank
 
 def _tdt(x, rows, durations, options, omega, generator, *duration_logits) -> Tensor:
     def compose_tokens(scores: Tensor, _: Tensor) -> Tensor:
-        blank, label = scores
-        return torch.stack([blank, options.emphasised(label)])
+        return options.emphasised(scores, ARCS["standard"])
 
     def compose(scores: Tensor, logits: Tensor) -> Tensor:
-        of_durations = duration_scores(logits, rows.input_lengths, rows.label_lengths, scores.dtype)
         tokens = scores - options.sigma if options.sigma else scores
         if options.tokens_alone:
-            return torch.stack(tdt_scores(compose_tokens(tokens, logits), of_durations, durations))
-        of_arcs = tdt_scores(tokens, of_durations, durations)
-        labels = map(options.emphasised, of_arcs[-len(durations) :])
-        return torch.stack([*of_arcs[: -len(durations)], *labels])
+            tokens = options.emphasised(tokens, ARCS["standard"])
+        of_arcs = ops.tdt_scores(tokens, logits.to(tokens.dtype), rows.input_lengths, rows.label_lengths, durations,
+                                 "softmax")  # fmt: skip
+        return of_arcs if options.tokens_alone else options.emphasised(of_arcs, tdt_arcs(durations))
 
     omega = chance_of(omega)
     check_generator(generator)
     device = None if generator is None else generator.device
     tokens_only = omega and torch.rand((), generator=generator, device=device).item() < omega
     arcs, composed = (ARCS["standard"], compose_tokens) if tokens_only else (tdt_arcs(durations), compose)
-    clamped = () if options.tokens_alone else (-1, 0)  # the durations, in x or beside it
+    clamped = () if options.tokens_alone else (TAIL, 0)  # the durations, in x or beside it
     loss = lattice_loss(x, rows, arcs, composed, *duration_logits, clamped=clamped)
     return options.finished(loss, rows.label_lengths)
 

@@ -96,8 +96,7 @@ class ArcLattice {
         each_arc(f, u, 1, [&](int k, int64_t to, int64_t label, LabelRange range) RNNT_INLINE {
           const Value<Real> left = value(k, f, u, range) * beta.template load<Real>(slot(to, label));
           total = total + left;
-          L::scatter(out + arc(k, f, u), next_lane(), lanes_in(range, u),
-                     number_from_value(arrived * normalised(left)));
+          L::scatter(out + arc(k, f, u), next_lane(), lanes_in(range, u), number_from_value(arrived * left));
         });
         beta.store(slot(f, u), normalised(total));
       });

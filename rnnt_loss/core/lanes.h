@@ -77,6 +77,7 @@ struct Lanes<double> : LanesOfOne<double> {
   RNNT_HD static double from_int(int64_t n) { return static_cast<double>(n); }
   static constexpr int kBias = 1023;
   static constexpr int64_t kMagnitude = 0x7fffffffffffffff;
+  RNNT_HD static double mul_add(double a, double b, double c) { return a * b + c; }
   RNNT_HD static double from_biased_exponent(double biased) {
     return from_bits<double>(static_cast<int64_t>(biased) << 52);
   }
@@ -116,8 +117,7 @@ RNNT_HD Real nearest(Real x) {
 // two zeros' exponents is one, and what it scales is 0 anyway.
 template <typename Real>
 RNNT_HD Real power_of_two(Real n) {
-  const Real biased = n + Lanes<Real>::kBias, none = splat<Real>(0);
-  return Lanes<Real>::from_biased_exponent(select(biased > none, biased, none));
+  return Lanes<Real>::from_biased_exponent(maximum(n + Lanes<Real>::kBias, splat<Real>(0)));
 }
 
 // The polynomial in r with these coefficients, that of the highest power first.

@@ -17,7 +17,13 @@ RNNT_HD Shares<Real> shares_of(Real kept) {
   return {select(bits < 0, larger, smaller), select(bits < 0, smaller, larger)};
 }
 
-// Both mantissas brought to the larger exponent; exactly 0 where a value is too small to show.
+// What brings the smaller of two exponents to the larger, of their difference; exactly 0 where it is too small to show.
+template <typename Real>
+RNNT_HD Real alignment(Real difference) {
+  return radix_power(from_bits<Real>(from_bits<typename Lanes<Real>::Int>(difference) | ~Lanes<Real>::kMagnitude));
+}
+
+// Both mantissas brought to the larger exponent.
 template <typename Real>
 struct Aligned {
   Real a, b, exponent;
@@ -25,10 +31,8 @@ struct Aligned {
 
 template <typename Real>
 RNNT_HD Aligned<Real> aligned(Value<Real> a, Value<Real> b) {
-  const Real difference = a.exponent - b.exponent, none = splat<Real>(0);
-  const auto a_is_smaller = difference < none;
-  const Real scale =
-      radix_power(from_bits<Real>(from_bits<typename Lanes<Real>::Int>(difference) | ~Lanes<Real>::kMagnitude));
+  const Real difference = a.exponent - b.exponent, scale = alignment(difference);
+  const auto a_is_smaller = difference < splat<Real>(0);
   return {select(a_is_smaller, a.mantissa * scale, a.mantissa), select(a_is_smaller, b.mantissa, b.mantissa * scale),
           select(a_is_smaller, b.exponent, a.exponent)};
 }
@@ -37,8 +41,11 @@ RNNT_HD Aligned<Real> aligned(Value<Real> a, Value<Real> b) {
 // the mantissas add up to, and no addition has to wait for more than the one before it.
 template <typename Real>
 RNNT_HD Value<Real> operator+(Value<Real> a, Value<Real> b) {
-  const Aligned<Real> x = aligned(a, b);
-  return {x.a + x.b, x.exponent};
+  const Real difference = a.exponent - b.exponent;
+  const auto a_is_smaller = difference < splat<Real>(0);
+  const Real smaller = select(a_is_smaller, a.mantissa, b.mantissa);
+  const Real larger = select(a_is_smaller, b.mantissa, a.mantissa);
+  return {Lanes<Real>::mul_add(smaller, alignment(difference), larger), select(a_is_smaller, b.exponent, a.exponent)};
 }
 
 struct Sum {

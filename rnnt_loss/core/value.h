@@ -23,7 +23,9 @@ RNNT_HD Value<Real> one() {
 // 2^(32 n) for an integer n <= 1
 template <typename Real>
 RNNT_HD Real radix_power(Real n) {
-  return power_of_two(n * kRadixBits);
+  using L = Lanes<Real>;
+  return L::from_biased_exponent(
+      maximum(L::mul_add(n, splat<Real>(kRadixBits), splat<Real>(L::kBias)), splat<Real>(0)));
 }
 
 // e^nats. The integer part of the logarithm leaves in double, so a score keeps its precision however large it is.
@@ -37,27 +39,28 @@ RNNT_HD Value<Real> value_from_nats(Wide<Real> nats) {
   return {select(as_real == splat<Real>(-INFINITY), none, mantissa), as_real};
 }
 
-// e^score of what is no more exact than Real itself. Beyond 1.8e5 nats it is as if the score had one rounding more.
+// e^score of what is no more exact than Real itself. Beyond 2.9e6 nats it is as if the score had one rounding more.
 template <typename Real>
 RNNT_HD Value<Real> value_from_score(Real score) {
   using L = Lanes<Real>;
-  // The radix's logarithm in two parts, the first of so few bits that a multiple is exact.
-  constexpr float kLog = kRadixBits * 0.693359375f, kLess = kRadixBits * 2.12194440e-4f;
-  const Real round = splat<Real>(0x1.8p23f), limit = splat<Real>(kRadixBits * 0.35f), none = splat<Real>(0);
-  const Real exponent = (score * splat<Real>(static_cast<float>(1 / (kRadixBits * kLn2))) + round) - round;
-  Real rest = L::mul_add(exponent, splat<Real>(kLess), L::mul_add(exponent, splat<Real>(-kLog), score));
-  rest = minimum(limit, maximum(-limit, rest));
-  const Real n = (rest * splat<Real>(static_cast<float>(kLog2e)) + round) - round;
-  const Real fraction = L::mul_add(n, splat<Real>(2.12194440e-4f), L::mul_add(n, splat<Real>(-0.693359375f), rest));
+  const Real round = splat<Real>(0x1.8p23f), limit = splat<Real>(0.35f), none = splat<Real>(0);
+  const Real n = L::mul_add(score, splat<Real>(static_cast<float>(kLog2e)), round) - round;
+  const Real exponent = L::mul_add(n, splat<Real>(1.0f / kRadixBits), round) - round;
+  const Real rest = L::mul_add(exponent, splat<Real>(-kRadixBits), n);
+  // ln 2 in two parts, the first of so few bits that a multiple is exact.
+  Real fraction = L::mul_add(n, splat<Real>(2.12194440e-4f), L::mul_add(n, splat<Real>(-0.693359375f), score));
+  fraction = minimum(limit, maximum(-limit, fraction));
   const auto is_zero = score == splat<Real>(-INFINITY);
-  return {select(is_zero, none, exp_fraction(fraction) * power_of_two(n)), select(is_zero, score, exponent)};
+  return {select(is_zero, none, exp_fraction(fraction) * power_of_two(rest)), select(is_zero, score, exponent)};
 }
 RNNT_HD Value<double> value_from_score(double score) { return value_from_nats<double>(score); }
 
-// For values of at most 2^32.
+// For values of at most 2^32, products too. In two steps: what is left of a large mantissa and a power too small for
+// one.
 template <typename Real>
 RNNT_HD Real number_from_value(Value<Real> a) {
-  return a.mantissa * radix_power(a.exponent);
+  const Real half = power_of_two(a.exponent * (kRadixBits / 2));
+  return a.mantissa * half * half;
 }
 
 // Its logarithm, no more exact than Real itself.

@@ -334,6 +334,20 @@ def test_gradcheck_of_the_ops(backend):
         assert (grads[0][:, ~cells] == 0).all() and (grads[1][~cells] == 0).all()
 
 
+@pytest.mark.parametrize("dtype, rel", [(torch.float64, 1e-14), (torch.float32, 3e-7)], ids=str)
+def test_scores_of_sure_durations(backend, dtype, rel):
+    """What the most probable one lacks of certainty is not lost in a sum with 1."""
+    ids = [tensor.to(backend.device) for tensor in random_batch(1, 1, 0, 5)[2:4]]
+    for rest in (-0.5, -3.0, -16.0, -23.0, -40.0, -80.0):
+        logits = torch.tensor([0.0, rest, -INF], dtype=dtype, device=backend.device).view(1, 1, 1, 3)
+        tokens = logits.new_zeros(2, 1, 1, 1)
+        scores = backend.rnnt.ops.tdt_scores(tokens, logits, *ids, [1, 2, 4], "softmax")
+        lacks = math.log1p(math.exp(rest))
+        assert scores.flatten().tolist() == 2 * [
+            pytest.approx(-lacks, rel=rel), pytest.approx(rest - lacks, rel=rel), -INF
+        ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "changed, message",
     [

@@ -175,8 +175,8 @@ RNNT_HD Real exp_of(Real x) {
 }
 RNNT_HD double exp_of(double x) { return ::exp(x); }
 
-// log(x + less) for a normal x > 0 and a `less` that x is too large to hold, of relative error 7e-9 before rounding;
-// NaN for a NaN or infinite `less`.
+// log(x + less) for a normal x > 0, at least 1 in double, and a `less` that x is too large to hold; of relative error
+// 7e-9 before rounding. NaN for a NaN or infinite `less`.
 template <typename Real>
 RNNT_HD Real log_of_sum(Real x, Real less) {
   using L = Lanes<Real>;
@@ -191,4 +191,4 @@ RNNT_HD Real log_of_sum(Real x, Real less) {
   const Real above = f * f * L::mul_add(f, polynomial(f, kMinimax), splat<Real>(-0.5f));
   return L::mul_add(power, splat<Real>(0.693359375f), f + L::mul_add(power, splat<Real>(-2.12194440e-4f), above));
 }
-RNNT_HD double log_of_sum(double x, double less) { return x == 1 ? ::log1p(less) : ::log(x + less); }
+RNNT_HD double log_of_sum(double x, double less) { return ::log1p((x - 1) + less); }

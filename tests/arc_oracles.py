@@ -1,5 +1,6 @@
 """What a variant should give: walks over every path, and the twin's recursion with torch's own derivative."""
 
+from fractions import Fraction
 from typing import NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ ARC_SETS = {
 
 
 class Path(NamedTuple):
-    score: float  # added up from the end, as the kernels do
+    score: Fraction  # exact
     cells: list  # (t, u, k)
     frames: tuple
     durations: tuple
@@ -89,12 +90,12 @@ def all_paths(scores: Tensor, arcs, T: int, U: int) -> list[Path]:
 
     def walk(t, u, cells):
         if (t, u) == (T, U):
-            score = 0.0
-            for t, u, k in reversed(cells):
-                score = values[t][u][k] + score
+            of_arcs = [values[t][u][k] for t, u, k in cells]
             labels = [(t, dt[k]) for t, u, k in cells if du[k]]
-            if score > -INF:
-                found.append(Path(score, cells, tuple(t for t, _ in labels), tuple(d for _, d in labels)))
+            if -INF not in of_arcs:
+                found.append(
+                    Path(sum(map(Fraction, of_arcs)), cells, tuple(t for t, _ in labels), tuple(d for _, d in labels))
+                )
         elif t < T:
             for k in range(len(dt)):
                 to = t + dt[k], u + du[k]
@@ -121,7 +122,7 @@ class Oracle:
             self.paths.append(paths)
             if not paths:
                 continue
-            totals = torch.tensor([path.score for path in paths], dtype=torch.float64)
+            totals = torch.tensor([float(path.score) for path in paths], dtype=torch.float64)
             self.log_z[b] = totals.logsumexp(0)
             p = (totals - self.log_z[b]).exp()
             for path, weight in zip(paths, p, strict=True):
@@ -129,8 +130,9 @@ class Oracle:
                     self.posteriors[(b, *cell)] += weight
             self.expected[b, :labels] = p @ torch.tensor([path.frames for path in paths]).double().view(len(paths), -1)
             self.entropy[b] = -torch.xlogy(p, p).sum()
-            self.score[b] = max(path.score for path in paths)
-            ties = [path for path in paths if path.score == self.score[b]]
+            best = max(path.score for path in paths)
+            self.score[b] = float(best)
+            ties = [path for path in paths if path.score == best]
             earliest = min(path.frames for path in ties)
             ties = [path.durations for path in ties if path.frames == earliest]
             self.frames[b, :labels] = torch.tensor(earliest)

@@ -48,6 +48,11 @@ void run(Normalizer normalizer, Topology topology, int64_t V, uint32_t seed) {
               static_cast<unsigned long long>(hash.state));
 }
 
+// Ranges of rows of every length that is no whole block.
+void in_parts(void (*function)(const TdtParams&, int64_t, int64_t), const TdtParams& p, int64_t rows) {
+  for (int64_t first = 1; first <= 16; first++) function(p, 0, first), function(p, first, rows);
+}
+
 // A transducer with durations, whose rows have the logits of these for a tail.
 void run_tdt(int64_t V, int64_t D, uint32_t seed) {
   const int64_t B = 2, T = 21, U = 18, K = 2 * D - 1;
@@ -81,11 +86,11 @@ void run_tdt(int64_t V, int64_t D, uint32_t seed) {
     lattice.arcs.arc[D - 1 + d] = {d, 1};
   }
   tdt.tokens = tokens.data(), tdt.arcs = scores.data();
-  cpu::tdt_scores(tdt, 0, rows);
+  in_parts(cpu::tdt_scores, tdt, rows);
   lattice.scores = scores.data(), lattice.loss = {loss.data(), false}, lattice.posteriors = posteriors.data();
   cpu::arc_lattice(lattice, 0, B);
   tdt.arcs = posteriors.data(), tdt.grad_tokens = grad_tokens.data(), tdt.grad_logits = grad_tail.data();
-  cpu::tdt_scores_backward(tdt, 0, rows);
+  in_parts(cpu::tdt_scores_backward, tdt, rows);
   std::vector<double> upstream{1.5, -0.25};
   cpu::planes_from_cells({batch, posterior_planes, grad_tokens.data()}, 0, B);
   cpu::score_backward({batch,

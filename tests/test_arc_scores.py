@@ -140,6 +140,28 @@ def test_what_comes_from_upstream_stays_out_of_zeros(backend, way, upstream):
     assert (loss == INF).any()
 
 
+@WAYS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_the_lowest_number_masks_as_well_as_infinity(backend, way, dtype):
+    """Of a class, of a duration, of both: the sum of two is less than the lowest."""
+    batch = random_batch(2, 6, 3, 9)
+    masked = batch.x.clone()
+    masked[0, 1, 0, batch.labels[0, 0]] = masked[1, 2, 1, 0] = -INF
+    for of_more in (False, True):
+        found = []
+        for mask in (-INF, torch.finfo(dtype).min, torch.finfo(dtype).min / 2):
+            x, more, ids = inputs_of(backend, batch._replace(x=masked.to(dtype).clamp(min=mask)), dtype)
+            if of_more and way in (tdt, joint):
+                more = more.detach().clone()
+                more[0, 1, 0, 1] = more[1, 2, 1, 4] = mask
+                more.requires_grad_()
+            found.append([way(backend.rnnt, x, more, *ids).detach(), *gradients(backend, way, x, more, ids)])
+        for got in found[1:]:
+            for tensor, wanted in zip(got, found[0], strict=True):
+                assert tensor.isfinite().all()
+                torch.testing.assert_close(tensor, wanted)
+
+
 def test_forward_mode_is_refused(backend):
     alignment, lp = backend.rnnt.alignment, X3.x.log_softmax(-1).to(backend.device)
     ids = [tensor.to(backend.device) for tensor in X3[1:4]]

@@ -211,6 +211,16 @@ def test_a_nan_stays_in_its_utterance(backend):
                 assert torch.equal(got[[0, 2]], wanted[[0, 2]])
 
 
+def test_a_bad_length_on_a_device_costs_its_utterance_both_gradients(backend):
+    if backend.data_errors == "raise":
+        pytest.skip("it is an error here")
+    batch, frames = heads(2, 4, 2, 5, 3)
+    batch = batch._replace(input_lengths=torch.tensor([4, 9]))
+    loss, *grads = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[0, 1, 2])
+    for tensor in (loss, *grads):
+        assert tensor[0].isfinite().all() and tensor[1].isnan().all()
+
+
 def test_fastemit_and_its_scale(backend):
     batch, frames = heads(2, 9, 4, 6, 3)
     plain = run(backend, backend.rnnt.tdt_loss, batch, frames, durations=[0, 1, 2])

@@ -44,14 +44,17 @@ template <typename Real>
 RNNT_HD Value<Real> value_from_score(Real score) {
   using L = Lanes<Real>;
   const Real round = splat<Real>(0x1.8p23f), limit = splat<Real>(0.35f), none = splat<Real>(0);
+  const auto is_zero = score == splat<Real>(-INFINITY);
+  const Real largest = splat<Real>(0x1p126f);  // of which there are multiples. Masks may be the lowest number there is
+  score = minimum(largest, maximum(-largest, score));
   const Real n = L::mul_add(score, splat<Real>(static_cast<float>(kLog2e)), round) - round;
   const Real exponent = L::mul_add(n, splat<Real>(1.0f / kRadixBits), round) - round;
   const Real rest = L::mul_add(exponent, splat<Real>(-kRadixBits), n);
   // ln 2 in two parts, the first of so few bits that a multiple is exact.
   Real fraction = L::mul_add(n, splat<Real>(2.12194440e-4f), L::mul_add(n, splat<Real>(-0.693359375f), score));
   fraction = minimum(limit, maximum(-limit, fraction));
-  const auto is_zero = score == splat<Real>(-INFINITY);
-  return {select(is_zero, none, exp_fraction(fraction) * power_of_two(rest)), select(is_zero, score, exponent)};
+  return {select(is_zero, none, exp_fraction(fraction) * power_of_two(rest)),
+          select(is_zero, splat<Real>(-INFINITY), exponent)};
 }
 RNNT_HD Value<double> value_from_score(double score) { return value_from_nats<double>(score); }
 

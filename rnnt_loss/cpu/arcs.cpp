@@ -20,12 +20,12 @@ void arc_lattice(const ArcLatticeParams& p, int64_t first, int64_t last) {
 
 namespace {
 
-template <typename Scalar>
+template <typename Scalar, bool kBest>
 void paths_of(const PathParams& p, int64_t first, int64_t last) {
   std::vector<double> memory(baseline::path_memory(p.lattice));
   for (int64_t b = first; b < last; b++)
-    baseline::run_paths<Scalar>(p, b, p.lattice.input_lengths[b], p.lattice.label_lengths[b], memory.data(),
-                                baseline::OneThread());
+    baseline::run_paths<Scalar, kBest>(p, b, p.lattice.input_lengths[b], p.lattice.label_lengths[b], memory.data(),
+                                       baseline::OneThread());
 }
 
 }  // namespace
@@ -35,7 +35,10 @@ void cells_from_values(const CellsParams& p, int64_t first, int64_t last) {
                 : RNNT_DISPATCH(float_cells_from_values)(p, first, last);
 }
 void paths(const PathParams& p, int64_t first, int64_t last) {
-  p.lattice.wide ? paths_of<double>(p, first, last) : paths_of<float>(p, first, last);
+  const auto of = p.uniforms       ? p.lattice.wide ? paths_of<double, false> : paths_of<float, false>
+                        : p.lattice.wide ? paths_of<double, true>
+                                   : paths_of<float, true>;
+  of(p, first, last);
 }
 void planes_from_cells(const CellsParams& p, int64_t first, int64_t last) {
   p.planes.wide ? baseline::planes_from_cells_of<double>(p, first, last)

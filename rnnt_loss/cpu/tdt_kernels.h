@@ -4,13 +4,14 @@
 #include "rows.h"
 
 // work(logits of the durations, first row, how many) for kRowLanes rows at a time, whatever frame they are of; then
-// clear(row) for those of them that are padding.
+// clear(row) for those of them that are padding. What is in the lanes of padding, and of rows that are too few, does
+// not matter.
 template <typename Real, typename Work, typename Clear>
 RNNT_HD void each_block_of_rows(const TdtParams& p, int64_t first, int64_t last, Work work, Clear clear) {
   using acc_t = typename Lanes<Real>::Scalar;
   const Batch& batch = p.batch;
   const FlushDenormals flush;
-  ShortRows<acc_t> logits;
+  ShortRows<acc_t> logits = {};
   int filled = 0;
   bool is_cell[kRowLanes];
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row) {
@@ -22,11 +23,8 @@ RNNT_HD void each_block_of_rows(const TdtParams& p, int64_t first, int64_t last,
         const acc_t* of_cell = static_cast<const acc_t*>(p.logits.data) + p.logits.row_offset(batch, b, t, u);
         logits.load_row(filled, of_cell, batch.V);
         __builtin_prefetch(of_cell + in_next_frame);  // they may lie behind long rows of tokens
-      } else {
-        logits.clear_row(filled, batch.V);
       }
       if (++filled < kRowLanes && row + 1 < last) continue;
-      for (int j = filled; j < kRowLanes; j++) logits.clear_row(j, batch.V);
       work(logits, row + 1 - filled, filled);
       for (int j = 0; j < filled; j++)
         if (!is_cell[j]) clear(row + 1 - filled + j);

@@ -32,12 +32,12 @@ __global__ void __launch_bounds__(kThreads) arc_lattice_kernel(ArcLatticeParams 
   run_arc_lattice<acc_t>(p, b, good ? T : -1, good ? U : -1, memory, Block());
 }
 
-template <typename acc_t>
-__global__ void __launch_bounds__(kThreads) paths_kernel(PathParams p) {
+template <typename acc_t, bool kBest>
+__global__ void __launch_bounds__(kThreads, 1) paths_kernel(PathParams p) {
   const ArcLatticeParams& lattice = p.lattice;
   const int64_t b = blockIdx.x, T = lattice.input_lengths[b], U = lattice.label_lengths[b];
   const bool good = 1 <= T && T <= lattice.T && 0 <= U && U < lattice.U1;
-  run_paths<acc_t>(p, b, good ? T : -1, good ? U : -1, p.workspace + b * path_memory(lattice), Block());
+  run_paths<acc_t, kBest>(p, b, good ? T : -1, good ? U : -1, p.workspace + b * path_memory(lattice), Block());
 }
 
 template <typename acc_t>
@@ -87,8 +87,11 @@ int64_t path_workspace_bytes(const PathParams& p) {
 }
 
 void paths(const PathParams& p, void* stream) {
-  if (p.lattice.B)
-    launch(p.lattice.wide ? paths_kernel<double> : paths_kernel<float>, p.lattice.B, kThreads, stream, p);
+  if (p.lattice.B == 0) return;
+  const auto kernel = p.uniforms       ? p.lattice.wide ? paths_kernel<double, false> : paths_kernel<float, false>
+                            : p.lattice.wide ? paths_kernel<double, true>
+                                       : paths_kernel<float, true>;
+  launch(kernel, p.lattice.B, kThreads, stream, p);
 }
 
 }  // namespace rnnt::cuda

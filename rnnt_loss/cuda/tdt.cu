@@ -44,9 +44,10 @@ __global__ void __launch_bounds__(kThreads) tdt_scores_backward_kernel(TdtParams
   const auto keep = [&](int d, acc_t g) { grad_logits[d] = g; };
   const auto grad = [&](int k) { return arcs[k * plane]; };
   if (at.is_cell) return tdt_gradients_of<acc_t>(p, DurationLogits<acc_t>(p, at), grad, keep_tokens, keep);
-  keep_tokens(0, 0);
+  const acc_t none_has = at.of_nobody ? acc_t(NAN) : acc_t(0);
+  keep_tokens(none_has, none_has);
   RNNT_ONE_BY_ONE
-  for (int d = 0; d < D; d++) keep(d, 0);
+  for (int d = 0; d < D; d++) keep(d, none_has);
 }
 
 }  // namespace

@@ -253,7 +253,14 @@ def test_the_modules(backend):
     module = backend.rnnt.TDTLoss([0, 1, 2], sigma=0.1)
     assert torch.equal(module(batch.x, frames, *batch[1:4]), loss) and "sigma=0.1" in repr(module)
     joint = backend.rnnt.TDTLoss([0, 1, 2], sigma=0.1, joint=True)
-    assert torch.equal(joint(torch.cat([batch.x, frames], -1), *batch[1:4]), loss)
+    both = torch.cat([batch.x, frames], -1)
+    assert torch.equal(joint(both, *batch[1:4]), loss)
+    labels, T_b, U_b = batch[1:4]
+    assert torch.equal(joint(both, labels=labels, input_lengths=T_b, label_lengths=U_b), loss)
+    with pytest.raises(TypeError, match="joint=False takes the 5 tensors of tdt_loss, got 4"):
+        module(both, *batch[1:4])
+    with pytest.raises(TypeError, match="joint=True takes the 4 tensors of tdt_loss_from_joint_logits, got 5"):
+        joint(batch.x, frames, *batch[1:4])
 
 
 def test_a_second_derivative_is_refused(backend):

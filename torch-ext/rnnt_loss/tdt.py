@@ -144,9 +144,15 @@ class TDTLoss(torch.nn.Module):
         _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, False, validate, sigma)
         chance_of(omega)
 
-    def forward(self, *tensors: Tensor) -> Tensor:
-        """The tensors of `tdt_loss`, or of `tdt_loss_from_joint_logits` if joint, in their order."""
-        return (tdt_loss_from_joint_logits if self.joint else tdt_loss)(*tensors, **self.options)
+    def forward(self, *tensors: Tensor, **named: Tensor) -> Tensor:
+        """The five tensors of `tdt_loss`, or the four of `tdt_loss_from_joint_logits` if joint, in order or by name."""
+        loss, wanted = (tdt_loss_from_joint_logits, 4) if self.joint else (tdt_loss, 5)
+        if len(tensors) + len(named) != wanted:
+            raise TypeError(
+                f"TDTLoss with joint={self.joint} takes the {wanted} tensors of {loss.__name__}, "
+                f"got {len(tensors) + len(named)}"
+            )
+        return loss(*tensors, **named, **self.options)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in {**self.options, "joint": self.joint}.items())
@@ -177,7 +183,7 @@ def multiblank_rnnt_loss(
     Args:
         logits: [B, T, U + 1, V], float32, float64, float16 or bfloat16, any strides.
         big_blank_durations: frames, >= 1, of the big blanks, at most 30. Big blank i is class blank - 1 - i.
-        blank: class of the blank, in [-V, V), at least the number of big blanks.
+        blank: class of the blank, in [-V, V); counted from 0, at least the number of big blanks.
         sigma: subtracted from every log-probability (logit under-normalisation).
         labels, input_lengths, label_lengths, reduction, zero_infinity, inplace_grad, validate: as in
             `rnnt_loss_from_logits`. A label may not be a big blank.

@@ -35,10 +35,10 @@ void cells_from_values(const CellsParams& p, int64_t first, int64_t last) {
                 : RNNT_DISPATCH(float_cells_from_values)(p, first, last);
 }
 void paths(const PathParams& p, int64_t first, int64_t last) {
-  const auto of = p.uniforms       ? p.lattice.wide ? paths_of<double, false> : paths_of<float, false>
-                        : p.lattice.wide ? paths_of<double, true>
-                                   : paths_of<float, true>;
-  of(p, first, last);
+  if (p.uniforms)
+    p.lattice.wide ? paths_of<double, false>(p, first, last) : paths_of<float, false>(p, first, last);
+  else
+    p.lattice.wide ? paths_of<double, true>(p, first, last) : paths_of<float, true>(p, first, last);
 }
 void planes_from_cells(const CellsParams& p, int64_t first, int64_t last) {
   p.planes.wide ? baseline::planes_from_cells_of<double>(p, first, last)

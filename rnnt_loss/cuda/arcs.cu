@@ -88,10 +88,9 @@ int64_t path_workspace_bytes(const PathParams& p) {
 
 void paths(const PathParams& p, void* stream) {
   if (p.lattice.B == 0) return;
-  const auto kernel = p.uniforms       ? p.lattice.wide ? paths_kernel<double, false> : paths_kernel<float, false>
-                            : p.lattice.wide ? paths_kernel<double, true>
-                                       : paths_kernel<float, true>;
-  launch(kernel, p.lattice.B, kThreads, stream, p);
+  const auto best = p.lattice.wide ? paths_kernel<double, true> : paths_kernel<float, true>;
+  const auto samples = p.lattice.wide ? paths_kernel<double, false> : paths_kernel<float, false>;
+  launch(p.uniforms ? samples : best, p.lattice.B, kThreads, stream, p);
 }
 
 }  // namespace rnnt::cuda

@@ -49,3 +49,8 @@ def assert_same_bits(name: str, got: Tensor, wanted: Tensor):
     assert got.shape == wanted.shape and got.dtype == wanted.dtype, f"{name}: {got.shape} {got.dtype}"
     same = (got == wanted) | got.isnan() & wanted.isnan()
     assert same.all(), worst(name, (~same).double(), got.double(), wanted.double())
+
+
+def assert_opcheck(op, *arguments) -> None:
+    """Schema, fake, autograd registration and ahead-of-time dispatch of a native op."""
+    assert set(torch.library.opcheck(op.default, arguments).values()) == {"SUCCESS"}

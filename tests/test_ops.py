@@ -6,7 +6,7 @@ import pytest
 import torch
 from batches import Batch, random_batch
 from cases import FRONT_ENDS, NORMALIZERS, TOPOLOGIES
-from compare import assert_within_budget
+from compare import assert_opcheck, assert_within_budget
 
 
 def arguments(backend, batch: Batch, grad: bool = True) -> list[torch.Tensor]:
@@ -17,19 +17,15 @@ def arguments(backend, batch: Batch, grad: bool = True) -> list[torch.Tensor]:
 # ---- opcheck: schemas, fakes, autograd registration, ahead-of-time dispatch with dynamic shapes
 
 
-def check(op, arguments: tuple) -> None:
-    assert set(torch.library.opcheck(op.default, arguments).values()) == {"SUCCESS"}
-
-
 @pytest.mark.parametrize("B, U", [(2, 3), (1, 0), (0, 2)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_opcheck_of_the_lattice_ops(backend, B, U, dtype):
     batch = random_batch(max(B, 1), 4, U, 5, ragged=True).front(False).to(dtype).take(range(B))
     x, *ids = arguments(backend, batch)
     ops = backend.rnnt.ops
-    check(ops.rnnt_forward, (x, *ids, 0))
+    assert_opcheck(ops.rnnt_forward, x, *ids, 0)
     loss, alpha, beta = ops.rnnt_forward(x.detach(), *ids, 0)
-    check(ops.rnnt_backward, (torch.ones_like(loss), x.detach(), *ids, alpha, beta, 0))
+    assert_opcheck(ops.rnnt_backward, torch.ones_like(loss), x.detach(), *ids, alpha, beta, 0)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +45,10 @@ def test_opcheck_of_the_loss_ops(backend, dtype, blank, clamp, B, U, int32, norm
     ids = [tensor.int() for tensor in ids] if int32 else ids
     ops, options = backend.rnnt.ops, (blank, normalizer, topology, clamp, 0.1)
     for keep in (True, False):
-        check(ops.loss_forward, (x.detach().requires_grad_(keep), *ids, *options, False, keep, False))
+        assert_opcheck(ops.loss_forward, x.detach().requires_grad_(keep), *ids, *options, False, keep, False)
     loss, *kept = ops.loss_forward(x.detach(), *ids, *options, False, True, False)
-    check(ops.loss_backward, (torch.ones_like(loss), x.detach(), *ids, loss, *kept, *options))
-    check(ops.loss_backward_, (torch.ones_like(loss), x.detach().clone(), *ids, loss, *kept, *options))
+    assert_opcheck(ops.loss_backward, torch.ones_like(loss), x.detach(), *ids, loss, *kept, *options)
+    assert_opcheck(ops.loss_backward_, torch.ones_like(loss), x.detach().clone(), *ids, loss, *kept, *options)
 
 
 @pytest.mark.parametrize("op", ["rnnt_forward", "rnnt_backward", "loss_forward", "loss_backward"])

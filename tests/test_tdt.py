@@ -7,7 +7,7 @@ import torch
 from arc_oracles import recursion, row_scores, tdt_arcs, walk
 from batches import INF, NAN, random_batch
 from cases import X1
-from compare import assert_within_budget
+from compare import assert_opcheck, assert_within_budget
 from reference import Arc
 
 X1_DURATIONS = torch.tensor(
@@ -311,21 +311,20 @@ def test_opcheck(backend, dtype, B, U, normalizer):
     x, *ids = (tensor.to(backend.device) for tensor in batch.to(dtype).take(range(B))[:4])
     ops, logits = backend.rnnt.ops, logits[:B].to(backend.device, dtype)
 
-    def check(op, *arguments):
-        assert set(torch.library.opcheck(op.default, arguments).values()) == {"SUCCESS"}
-
-    check(ops.score, x.requires_grad_(), *ids, 0, normalizer, False, 0, 2)
+    assert_opcheck(ops.score, x.requires_grad_(), *ids, 0, normalizer, False, 0, 2)
     scores, softmax, tail = (tensor.detach() for tensor in ops.score(x, *ids, 0, normalizer, False, 0, 2))
     assert torch.equal(tail[batch.take(range(B)).cells], x[batch.take(range(B)).cells][..., 5:])
     for needed in (True, False):
-        check(ops.tdt_scores, scores.requires_grad_(needed), logits.requires_grad_(), *ids[1:], [0, 2], normalizer)
+        assert_opcheck(
+            ops.tdt_scores, scores.requires_grad_(needed), logits.requires_grad_(), *ids[1:], [0, 2], normalizer
+        )
     x, scores, logits = (tensor.detach() for tensor in (x, scores, logits))
     of_arcs = ops.tdt_scores(scores, logits, *ids[1:], [0, 2], normalizer)
-    check(ops.tdt_scores_backward, of_arcs, logits, *ids[1:], [0, 2], normalizer)
+    assert_opcheck(ops.tdt_scores_backward, of_arcs, logits, *ids[1:], [0, 2], normalizer)
     for clamp_tail in (True, False):
         rest = (x.new_ones(B), x, *ids, softmax, scores, 0, normalizer, 0.1, 0, logits, clamp_tail)
-        check(ops.score_backward, *rest)
-        check(ops.score_backward_out, torch.empty_like(x), *rest)
+        assert_opcheck(ops.score_backward, *rest)
+        assert_opcheck(ops.score_backward_out, torch.empty_like(x), *rest)
 
 
 def test_gradcheck_of_the_ops(backend):

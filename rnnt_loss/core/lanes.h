@@ -4,6 +4,8 @@
 
 constexpr double kLog2e = 1.4426950408889634074;
 constexpr double kLn2 = 0.69314718055994530942;
+// ln 2 in two parts, the first of so few bits that a multiple is exact, and so is what it leaves of a float.
+constexpr float kLn2Most = 0.693359375f, kLn2Rest = -2.12194440e-4f;
 
 template <typename To, typename From>
 RNNT_HD To from_bits(From bits) {
@@ -165,8 +167,7 @@ RNNT_HD Real exp_of(Real x) {
   x = maximum(splat<Real>(-88), x);
   const Real rounded = L::mul_add(x, splat<Real>(static_cast<float>(kLog2e)), round);
   const Real n = rounded - round;
-  // ln 2 in two parts, the first of so few bits that n times it is exact, and so is what it leaves of x.
-  const Real rest = L::mul_add(n, splat<Real>(2.12194440e-4f), L::mul_add(n, splat<Real>(-0.693359375f), x));
+  const Real rest = L::mul_add(n, splat<Real>(-kLn2Rest), L::mul_add(n, splat<Real>(-kLn2Most), x));
   const Real power = from_bits<Real>((from_bits<typename L::Uint>(rounded) << 23) + 0x3f800000u);
   constexpr float kMinimax[] = {8.290315047e-03f, 4.189793020e-02f, 1.666763574e-01f,
                                 4.999915063e-01f, 9.999997020e-01f, 1.0f};
@@ -189,6 +190,6 @@ RNNT_HD Real log_of_sum(Real x, Real less) {
   constexpr float kMinimax[] = {-7.634402066e-02f, 1.276148111e-01f, -1.316017359e-01f, 1.420177221e-01f,
                                 -1.662335992e-01f, 2.000122666e-01f, -2.500081956e-01f, 3.333333135e-01f};
   const Real above = f * f * L::mul_add(f, polynomial(f, kMinimax), splat<Real>(-0.5f));
-  return L::mul_add(power, splat<Real>(0.693359375f), f + L::mul_add(power, splat<Real>(-2.12194440e-4f), above));
+  return L::mul_add(power, splat<Real>(kLn2Most), f + L::mul_add(power, splat<Real>(kLn2Rest), above));
 }
 RNNT_HD double log_of_sum(double x, double less) { return ::log1p((x - 1) + less); }

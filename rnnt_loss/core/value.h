@@ -50,8 +50,7 @@ RNNT_HD Value<Real> value_from_score(Real score) {
   const Real n = L::mul_add(score, splat<Real>(static_cast<float>(kLog2e)), round) - round;
   const Real exponent = L::mul_add(n, splat<Real>(1.0f / kRadixBits), round) - round;
   const Real rest = L::mul_add(exponent, splat<Real>(-kRadixBits), n);
-  // ln 2 in two parts, the first of so few bits that a multiple is exact.
-  Real fraction = L::mul_add(n, splat<Real>(2.12194440e-4f), L::mul_add(n, splat<Real>(-0.693359375f), score));
+  Real fraction = L::mul_add(n, splat<Real>(-kLn2Rest), L::mul_add(n, splat<Real>(-kLn2Most), score));
   fraction = minimum(limit, maximum(-limit, fraction));
   return {select(is_zero, none, exp_fraction(fraction) * power_of_two(rest)),
           select(is_zero, splat<Real>(-INFINITY), exponent)};
@@ -66,6 +65,11 @@ RNNT_HD Real number_from_value(Value<Real> a) {
   return a.mantissa * half * half;
 }
 
+template <typename Real>
+RNNT_HD double nats_from_value(Value<Real> a) {
+  return ::log(static_cast<double>(a.mantissa)) + static_cast<double>(a.exponent) * (kRadixBits * kLn2);
+}
+
 // Its logarithm, no more exact than Real itself.
 template <typename Real>
 RNNT_HD Real score_from_value(Value<Real> a) {
@@ -73,16 +77,11 @@ RNNT_HD Real score_from_value(Value<Real> a) {
   const auto is_zero = a.mantissa == splat<Real>(0);
   const Real mantissa = select(is_zero, splat<Real>(1), a.mantissa);
   const Real log = log_of_sum(mantissa, mantissa - mantissa);  // of NaN, NaN
-  constexpr float kLog = kRadixBits * 0.693359375f, kLess = kRadixBits * 2.12194440e-4f;
-  const Real sum = L::mul_add(a.exponent, splat<Real>(kLog), L::mul_add(a.exponent, splat<Real>(-kLess), log));
+  constexpr float kMost = kRadixBits * kLn2Most, kRest = kRadixBits * kLn2Rest;
+  const Real sum = L::mul_add(a.exponent, splat<Real>(kMost), L::mul_add(a.exponent, splat<Real>(kRest), log));
   return select(is_zero, a.exponent, sum);
 }
-RNNT_HD double score_from_value(Value<double> a) { return ::log(a.mantissa) + a.exponent * (kRadixBits * kLn2); }
-
-template <typename Real>
-RNNT_HD double nats_from_value(Value<Real> a) {
-  return ::log(static_cast<double>(a.mantissa)) + static_cast<double>(a.exponent) * (kRadixBits * kLn2);
-}
+RNNT_HD double score_from_value(Value<double> a) { return nats_from_value(a); }
 
 // Not normalised: the mantissa lies within [2^-32, 2^32).
 template <typename Real>

@@ -205,7 +205,7 @@ def multiblank_rnnt_loss(
     rows = options.rows("logits", logits, labels, input_lengths, label_lengths, index, extra=extra)
 
     def compose(scores: Tensor, *big: Tensor) -> Tensor:
-        return options.emphasised(torch.cat([scores, *big]) - sigma, arcs)
+        return emphasised(torch.cat([scores, *big]) - sigma, arcs, options.fastemit_lambda)
 
     return options.finished(lattice_loss(logits, rows, arcs, compose), label_lengths)
 
@@ -227,9 +227,6 @@ class _Options:
             check_overwritable(name, x)
         return Rows(labels, input_lengths, label_lengths, class_of(blank, x.shape[3] - tail), "softmax", extra, tail,
                     **self.kept)  # fmt: skip
-
-    def emphasised(self, scores: Tensor, arcs: Arcs) -> Tensor:
-        return emphasised(scores, arcs, self.fastemit_lambda)
 
     def finished(self, loss: Tensor, label_lengths: Tensor) -> Tensor:
         if self.scale_loss and self.fastemit_lambda:  # the value alone
@@ -257,15 +254,15 @@ def _tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank
 
 def _tdt(x, rows, durations, options, omega, generator, *duration_logits) -> Tensor:
     def compose_tokens(scores: Tensor, _: Tensor) -> Tensor:
-        return options.emphasised(scores, ARCS["standard"])
+        return emphasised(scores, ARCS["standard"], options.fastemit_lambda)
 
     def compose(scores: Tensor, logits: Tensor) -> Tensor:
         tokens = scores - options.sigma if options.sigma else scores
         if options.tokens_alone:
-            tokens = options.emphasised(tokens, ARCS["standard"])
+            tokens = compose_tokens(tokens, logits)
         of_arcs = ops.tdt_scores(tokens, logits.to(tokens.dtype), rows.input_lengths, rows.label_lengths, durations,
                                  "softmax")  # fmt: skip
-        return of_arcs if options.tokens_alone else options.emphasised(of_arcs, tdt_arcs(durations))
+        return of_arcs if options.tokens_alone else emphasised(of_arcs, tdt_arcs(durations), options.fastemit_lambda)
 
     omega = chance_of(omega)
     check_generator(generator)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from batches import JUNK_LABEL, Batch, random_batch
 from cases import COMBINATIONS, DTYPES, FRONT_ENDS, TOPOLOGIES
-from compare import assert_same_bits
+from compare import assert_opcheck, assert_same_bits
 from conftest import surrounded
-from test_ops import Counting, assert_same_step, check
+from test_ops import Counting, assert_same_step
 
 RAGGED = random_batch(3, 6, 4, 9, ragged=True)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -325,10 +325,10 @@ def test_opcheck(backend, dtype, from_logits, topology, B):
     normalizer = "softmax" if from_logits else "none"
     ops, options, T = backend.rnnt.ops, (0, normalizer, topology, None, 0.1), 6
     for keep in (True, False):
-        check(ops.loss_forward, (x.detach().requires_grad_(keep), *ids, *options, False, keep, False, T))
+        assert_opcheck(ops.loss_forward, x.detach().requires_grad_(keep), *ids, *options, False, keep, False, T)
     loss, *kept = ops.loss_forward(x.detach(), *ids, *options, False, True, False, T)
-    check(ops.loss_backward, (torch.ones_like(loss), x.detach(), *ids, loss, *kept, *options, T))
-    check(ops.loss_backward_, (torch.ones_like(loss), x.detach().clone(), *ids, loss, *kept, *options, T))
+    assert_opcheck(ops.loss_backward, torch.ones_like(loss), x.detach(), *ids, loss, *kept, *options, T)
+    assert_opcheck(ops.loss_backward_, torch.ones_like(loss), x.detach().clone(), *ids, loss, *kept, *options, T)
 
 
 def step_of(backend, **keywords):

@@ -41,6 +41,11 @@ struct Cells {
   bool is_untouched(int j) const { return blank_posterior[j] == 0 && label_posterior[j] == 0; }
   acc_t occupancy(int j) const { return blank_posterior[j] + label_posterior[j]; }
 
+  // HAT's labels have no part in a cell that none leaves, whatever their row holds.
+  bool has_label(int j) const {
+    return !is_untouched(j) && (normalizer != Normalizer::kHat || label_posterior[j] != 0);
+  }
+
   // Whether classes without an arc have a gradient.
   bool has_others(int j) const { return others[j] != 0; }
 };
@@ -51,34 +56,77 @@ RNNT_HD X gradient_of(const X& x, const X& weight, const OfCells& cells) {
   return cells.is_bounded() ? finished(x * weight, splat<X>(cells.bound), splat<X>(cells.upstream)) : x * weight;
 }
 
-// Past the cache, all but the ends that are no whole cache line.
+// Where a row of the gradient is finished, piece by piece: where it belongs, which may be the row itself.
+struct InPlace {
+  static constexpr int64_t kPiece = INT64_MAX / 2;
+  static constexpr bool kIsApart = false;
+
+  template <typename scalar_t>
+  scalar_t* at(scalar_t* out) const {
+    return out;
+  }
+  void wrote(int64_t) const {}
+  void finish() const {}
+};
+
+// Or in the cache, from where it is written past it, by whole cache lines: of one that is not full yet, which a write
+// would have to fetch first, the rest waits for the next row, that follows in memory.
 template <typename Real>
-void stream(const float* from, float* to, int64_t n) {
+class PastTheCache {
+  static constexpr int64_t kLine = kRowLanes;
+
+ public:
+  static constexpr int64_t kPiece = 1024;
+  static constexpr bool kIsApart = true;
+
+  float* at(float* out) {
+    if (out != line_ + end_) {
+      finish();
+      begin_ = end_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out) % (kLine * sizeof(float)) / sizeof(float));
+      line_ = out - begin_;
+    }
+    return kept_ + end_;
+  }
+  void wrote(int64_t n) {
+    end_ += n;
+    const int64_t whole = end_ / kLine * kLine;
+    if (whole == 0) return;
+    if (begin_) std::copy_n(kept_ + begin_, kLine - begin_, line_ + begin_);
+    for_each_block<Real>(begin_ ? kLine : 0, whole, [from = kept_, to = line_](auto lanes, int64_t k) RNNT_INLINE {
+      stream(to + k, Lanes<decltype(lanes)>::load(from + k));
+    });
+    Lanes<Block<Real>>::store(kept_, Lanes<Block<Real>>::load(kept_ + whole));
+    line_ += whole, end_ -= whole, begin_ = 0;
+  }
+  void finish() const { std::copy_n(kept_ + begin_, end_ - begin_, line_ + begin_); }
+
+ private:
+  template <typename X>
+  RNNT_HD static void stream(float* to, const X& x) {
 #if defined(__x86_64__)
-  const int64_t start = std::min<int64_t>(n, -reinterpret_cast<uintptr_t>(to) % 64 / sizeof(float));
-  std::copy_n(from, start, to);
-  const int64_t end = for_each_block<Real>(start, n, [&](auto lanes, int64_t k) RNNT_INLINE {
-    const auto x = Lanes<decltype(lanes)>::load(from + k);
     constexpr int kWidth = Lanes<Real>::kWidth;
 #pragma GCC unroll 16
-    for (int i = 0; i < x.kParts; i++) {
-      float* line = to + k + i * kWidth;
+    for (int i = 0; i < X::kParts; i++) {
       if constexpr (kWidth == 16)
-        _mm512_stream_ps(line, x.part[i]);
+        _mm512_stream_ps(to + i * kWidth, x.part[i]);
       else if constexpr (kWidth == 8)
-        _mm256_stream_ps(line, x.part[i]);
+        _mm256_stream_ps(to + i * kWidth, x.part[i]);
       else
-        _mm_stream_ps(line, x.part[i]);
+        _mm_stream_ps(to + i * kWidth, x.part[i]);
     }
-  });
-  std::copy_n(from + end, n - end, to + end);
 #else
-  std::copy_n(from, n, to);
+    Lanes<X>::store(to, x);
 #endif
-}
+  }
 
-// Elements first .. end - 1 of a row's gradient, as if none were an arc's, to `to`, which may be the row's own.
-template <typename Real, typename scalar_t>
+  alignas(64) float kept_[kLine + kPiece + kRowLanes + kMostDurations + kLine];
+  float* line_ = nullptr;        // where kept_ belongs
+  int64_t begin_ = 0, end_ = 0;  // of what is in it
+};
+
+// Elements first .. end - 1 of a row's gradient, as if none were an arc's, to `to`, which may be the row's own or, if
+// it is apart, is written line by line.
+template <bool kIsApart, typename Real, typename scalar_t>
 void gradient_of_others(const scalar_t* row, scalar_t* to, int64_t first, int64_t end, int j,
                         const Cells<Real>& cells) {
   const auto gradient_at = [&](auto lanes, int64_t k) RNNT_INLINE {
@@ -86,39 +134,40 @@ void gradient_of_others(const scalar_t* row, scalar_t* to, int64_t first, int64_
     const X x = exponential(Lanes<X>::load(row + k), splat<X>(cells.largest[j]));
     return gradient_of(x, splat<X>(cells.weight[j]), cells);
   };
-  // The last block overlaps the one before: read before anything is written.
-  const bool partial = (end - first) % kRowLanes;
+  // The first and the last block overlap their neighbours: the last is read before anything is written.
+  int64_t start = first;
+  if (kIsApart) start += -reinterpret_cast<uintptr_t>(to) % 64 / sizeof(scalar_t);
+  const bool partial = (end - start) % kRowLanes;
   Block<Real> last;
   if (partial) last = gradient_at(Block<Real>(), end - kRowLanes);
-  for_each_block<Real>(first, end, [&](auto lanes, int64_t k) RNNT_INLINE {
+  if (start > first) Lanes<Block<Real>>::store(to, gradient_at(Block<Real>(), first));
+  for_each_block<Real>(start, end, [&](auto lanes, int64_t k) RNNT_INLINE {
     prefetch_ahead<decltype(lanes)>(row + k);
     Lanes<decltype(lanes)>::store(to + k - first, gradient_at(lanes, k));
   });
   if (partial) Lanes<Block<Real>>::store(to + end - first - kRowLanes, last);
 }
 
-// kStream: the gradient is finished piece by piece in the cache, then written past it. Otherwise out may be the row
-// itself. The row is read only where classes without an arc have a gradient. add_tail(to) puts the tail there, and says
-// how much that is.
-template <bool kStream, typename Real, typename scalar_t, typename AddTail>
+// The row is read only where classes without an arc have a gradient. add_tail(to) puts the tail there, and says how
+// much that is.
+template <typename Real, typename scalar_t, typename Writer, typename AddTail>
 void gradient_row(const scalar_t* row, scalar_t* out, int64_t V, int64_t blank_class, int j, const Cells<Real>& cells,
-                  AddTail add_tail) {
+                  Writer& writer, AddTail add_tail) {
   using acc_t = typename Lanes<Real>::Scalar;
-  constexpr int64_t kPiece = 1024;
-  alignas(64) scalar_t piece[kStream ? kPiece + kRowLanes + kMostDurations : 1];
   for (int64_t first = 0, end; first < V; first = end) {
-    end = !kStream || V - first < kPiece + kRowLanes ? V : first + kPiece;
-    scalar_t* to = kStream ? piece : out;
+    end = V - first < Writer::kPiece + kRowLanes ? V : first + Writer::kPiece;
+    scalar_t* const to = writer.at(out + first);
     const int64_t of_tail = end == V ? add_tail(to + (end - first)) : 0;
     if (cells.has_others(j))
-      gradient_of_others<Real>(row, to, first, end, j, cells);
+      gradient_of_others<Writer::kIsApart, Real>(row, to, first, end, j, cells);
     else
       std::fill_n(to, end - first, store<scalar_t>(acc_t(0) * cells.occupancy(j)));  // 0, or NaN
     const auto set = [&](int64_t k, auto g) {
       if (first <= k && k < end) to[k - first] = store<scalar_t>(g);
     };
-    if (!cells.is_untouched(j)) set(blank_class, cells.blank[j]), set(cells.label_class[j], cells.label[j]);
-    if constexpr (kStream) stream<Real>(piece, out + first, end - first + of_tail);
+    if (!cells.is_untouched(j)) set(blank_class, cells.blank[j]);
+    if (cells.has_label(j)) set(cells.label_class[j], cells.label[j]);
+    writer.wrote(end - first + of_tail);
   }
 }
 
@@ -143,8 +192,8 @@ void gradient_short_rows(RowAt row_at, OutAt out_at, int n, int64_t V, int64_t b
   }
 }
 
-// kStream is for logits in float, on lanes of float.
-template <bool kStream, typename Real, typename scalar_t>
+// PastTheCache is for logits in float, on lanes of float.
+template <typename Writer, typename Real, typename scalar_t>
 void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t last) {
   using acc_t = typename Lanes<Real>::Scalar;
   const Batch& batch = p.batch;
@@ -153,6 +202,7 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
   const bool from_logits = p.normalizer != Normalizer::kNone, are_short = from_logits && batch.V < kRowLanes;
   const acc_t label_weight = static_cast<acc_t>(p.label_weight);
   const scalar_t none = store<scalar_t>(acc_t(0));
+  Writer writer;
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
     const int64_t U = batch.label_lengths[b], end_of_cells = std::min(end, cells_in_frame(batch, b, t));
     const PosteriorPlanes<acc_t> posteriors = posteriors_of<acc_t>(p.posteriors, layout, b);
@@ -195,8 +245,8 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
       for (; i < n * p.tail.columns; i++) tails[i] = store<scalar_t>(finished(p.tail, of_tails[i], cells.upstream));
       const auto add_tail = [&](int j, scalar_t* to) {
         const scalar_t* const tail = tails + j * p.tail.columns;
-        if constexpr (kStream)
-          std::copy_n(tail, kMostDurations, to);  // a piece has the room, and a copy of fixed size is no call
+        if constexpr (Writer::kIsApart)
+          std::copy_n(tail, kMostDurations, to);  // there is room, and a copy of fixed size is no call
         else
           std::copy_n(tail, p.tail.columns, to);
         return p.tail.columns;
@@ -206,16 +256,17 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
         if (are_short && cells.has_others(j))
           add_tail(j, out_at(j) + batch.V);
         else
-          gradient_row<kStream, Real>(row_at(j), out_at(j), batch.V, batch.blank, j, cells,
-                                      [&](scalar_t* to) { return add_tail(j, to); });
+          gradient_row<Real>(row_at(j), out_at(j), batch.V, batch.blank, j, cells, writer,
+                             [&](scalar_t* to) { return add_tail(j, to); });
       }
     }
     if (batch.packed) return;  // there is no padding
     for (int64_t u = std::max(start, end_of_cells); u < end; u++)
       std::fill_n(out_of(u), batch.V + p.tail.columns, none);  // padding
   });
+  writer.finish();
 #if defined(__x86_64__)
-  if (kStream) _mm_sfence();
+  if (Writer::kIsApart) _mm_sfence();
 #endif
 }
 
@@ -225,12 +276,13 @@ void score_backward_of(const ScoreBackwardParams& p, int64_t first, int64_t last
   dispatch(p.x.dtype, [&](auto scalar) {
     using scalar_t = decltype(scalar);
     if constexpr (std::is_same_v<Real, double> || !std::is_same_v<scalar_t, double>) {
-      constexpr bool kCanStream = std::is_same_v<scalar_t, float> && !std::is_same_v<Real, double>;
+      using Streaming = std::conditional_t<std::is_same_v<scalar_t, float> && !std::is_same_v<Real, double>,
+                                           PastTheCache<Real>, InPlace>;
       // In place the line is in the cache already.
       const bool stream =
           p.batch.V >= kRowLanes && p.grad_x.data != p.x.data && p.batch.rows() * p.batch.V > kStreamFrom;
-      kCanStream&& stream ? score_backward_rows<kCanStream, Real, scalar_t>(p, first, last)
-                          : score_backward_rows<false, Real, scalar_t>(p, first, last);
+      stream ? score_backward_rows<Streaming, Real, scalar_t>(p, first, last)
+             : score_backward_rows<InPlace, Real, scalar_t>(p, first, last);
     }
   });
 }

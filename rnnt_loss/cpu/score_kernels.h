@@ -25,7 +25,12 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
       };
       const auto copy_at = [&](int j) {
         scalar_t* copy = copies.data() + j % 2 * batch.V;
-        std::copy_n(row_at(j), batch.V, copy);
+        const scalar_t* row = row_at(j);
+        const int64_t k = for_each_block<Real>(0, batch.V, [&](auto lanes, int64_t k) RNNT_INLINE {
+          prefetch_ahead<decltype(lanes)>(row + k);  // those who read the copy fetch what is behind that
+          std::copy_n(row + k, Lanes<decltype(lanes)>::kWidth, copy + k);
+        });
+        std::copy_n(row + k, batch.V - k, copy + k);
         copy[batch.blank] = store<scalar_t>(acc_t(-INFINITY));
         return copy;
       };

@@ -3,7 +3,7 @@
     python benchmarks/cpu_floors.py --json results.json     # the table, ten minutes
     python benchmarks/cpu_floors.py --quick                 # some seconds
 
-Everything is checked against a float64 lattice (TDT: against itself in float64) on the very inputs it is timed on; what
+Everything is checked against a float64 lattice (variants: against themselves in float64) on the very inputs it is timed on; what
 is wrong ends the run.
 """
 
@@ -40,10 +40,14 @@ BOUNDS = {  # the most that a value should be; of "fresh gradient", the least
     "in place, least": None,
     "bfloat16": 1.5,
     "float16": 1.5,
+    "HAT": None,
+    "sigma": None,
     "TDT": 1.5,
     "fresh gradient": 12,
     "memory, in place": 24,
     "memory": 24,
+    "memory, sigma": None,
+    "memory, TDT": None,
 }
 NOTES = {
     "lattice": "cpu::lattice and cpu::posteriors on given arc scores: nanoseconds per cell.",
@@ -52,6 +56,7 @@ NOTES = {
     "tensor (read, read, write). Least: torch.sum, then neg_ (read, read and write in place) / the same. Before any of "
     "them the logits are copied to where they will be overwritten, untimed.",
     "bfloat16, float16": "rnnt_loss_from_logits, forward + backward / the same in float32.",
+    "HAT, sigma": "rnnt_loss_from_logits with that keyword, forward + backward / without.",
     "TDT": "tdt_loss_from_joint_logits, five durations, forward + backward / rnnt_loss_from_logits of as many columns.",
     "fresh gradient": "torchaudio / rnnt_loss_from_logits, forward + backward, in a process with malloc's defaults.",
     "memory": "bytes per cell beyond the logits, and beyond the gradient where it is not in place: VmHWM after "
@@ -179,19 +184,31 @@ def halves(kernel, shape: str, *settings) -> list[dict]:
     return over_floor(shape, works, *settings)
 
 
-def tdt(kernel, shape: str, *settings) -> list[dict]:
-    logits, labels, *lengths = random_inputs(parse_shape(shape))
-    inputs = logits, labels.clamp(max=logits.shape[3] - len(DURATIONS) - 1), *lengths
-    losses = {
+def variants(kernel) -> dict[str, peers.Loss]:
+    standard = partial(kernel.rnnt_loss_from_logits, reduction="none")
+    return {
+        "HAT": partial(standard, normalizer="hat"),
+        "sigma": partial(standard, sigma=0.05),
         "TDT": partial(kernel.tdt_loss_from_joint_logits, durations=DURATIONS, reduction="none"),
-        "floor": partial(kernel.rnnt_loss_from_logits, reduction="none"),
+        "floor": standard,
     }
+
+
+def variant_inputs(shape: str) -> tuple[torch.Tensor, ...]:
+    """Of all variants: no label is a duration's column."""
+    logits, labels, *lengths = random_inputs(parse_shape(shape))
+    return logits, labels.clamp(max=logits.shape[3] - len(DURATIONS) - 1), *lengths
+
+
+def over_standard(kernel, shape: str, *settings) -> list[dict]:
+    inputs, losses = variant_inputs(shape), variants(kernel)
     works = {name: partial(peers.training, loss, inputs) for name, loss in losses.items()}
-    loss, grad = works["TDT"]()
-    exact, exact_grad = peers.training(losses["TDT"], (logits.double(), *inputs[1:]))
-    grad_error = (grad - exact_grad).abs().max() / exact_grad.abs().max()
-    require(f"{shape} TDT", float(((loss - exact) / exact).abs().max()), float(grad_error))
-    del grad, exact_grad
+    for name, step in works.items():
+        (loss, grad), double = step(), (inputs[0].double(), *inputs[1:])
+        exact, exact_grad = peers.training(losses[name], double)
+        grad_error = (grad - exact_grad).abs().max() / exact_grad.abs().max()
+        require(f"{shape} {name}", float(((loss - exact) / exact).abs().max()), float(grad_error))
+        del grad, exact_grad
     return over_floor(shape, works, *settings)
 
 
@@ -209,27 +226,32 @@ def fresh_gradient(shape: str, rounds: int, thread_counts: list[int]) -> list[di
     return rows
 
 
-def training_step(kernel, *inputs: torch.Tensor) -> object:
-    return peers.training(partial(kernel.rnnt_loss_from_logits, reduction="none"), inputs)
+def training_step(variant: str, kernel, *inputs: torch.Tensor) -> object:
+    return peers.training(variants(kernel)[variant], inputs)
 
 
-MEMORY_STEPS = {"memory, in place": in_place_step, "memory": training_step}
+MEMORY_STEPS = {
+    "memory, in place": in_place_step,
+    "memory": partial(training_step, "floor"),
+    "memory, sigma": partial(training_step, "sigma"),
+    "memory, TDT": partial(training_step, "TDT"),
+}
 
 
 def extra_bytes(measure: str, shape: str, threads: int) -> int:
     torch.set_num_threads(threads)
     kernel, step = peers.load_kernel(), MEMORY_STEPS[measure]
-    step(kernel, *random_inputs((4, 40, 20, 64)))  # brings in code and threads; what it frees is not to be used again
+    step(kernel, *variant_inputs("4,40,20,64"))  # brings in code and threads; what it frees is not to be used again
     ctypes.CDLL(None).malloc_trim(0)
-    inputs = random_inputs(parse_shape(shape))
+    inputs = variant_inputs(shape)
     before = peers.resident("VmRSS")
     step(kernel, *inputs)
-    return peers.resident("VmHWM") - before - (inputs[0].nbytes if step is training_step else 0)
+    return peers.resident("VmHWM") - before - (0 if step is in_place_step else inputs[0].nbytes)
 
 
 def recycled(shape: str, rounds: int, thread_counts: list[int]) -> list[dict]:
     kernel, rows = peers.load_kernel(), []
-    for measure in (log_probs, in_place, halves, tdt):
+    for measure in (log_probs, in_place, halves, over_standard):
         torch.set_num_threads(max(thread_counts))
         rows += measure(kernel, shape, thread_counts, rounds)
     return rows

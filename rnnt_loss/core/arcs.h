@@ -1,32 +1,21 @@
-// The lattice of any arcs (README, eq. 14 to 16): log Z and posteriors by alpha and beta, and how the posteriors change
-// with the scores. Written for a team of threads that share an utterance: on the CPU it is one, which takes
-// Lanes<Real>::kWidth nodes at a time; on CUDA a block, of which each thread takes one.
+// The lattice of any arcs (README, eq. 14 to 16): log Z, posteriors, and how the posteriors change with the scores.
+// Written for a team of threads that share an utterance: on the CPU it is one, which takes Lanes<Real>::kWidth nodes at
+// a time; on CUDA a block, of which each thread takes one.
 //
 // Team: rank() and size(), sync() (what one wrote before, all may read after), any(Flag), each(rows, columns, visit),
 // which shares out the pairs of a row and a column. Flag is bool, or as wide as a score if that is done many at a time.
+// kRemembers: whether a node's arrivals are better kept than found a second time.
 
-// Two numbers of every node of an utterance, front by front. There are kGuard slots before the first and behind the
-// last: a neighbour in u is read where there may be none.
+// A number of every node of an utterance, front by front. There are kGuard slots before the first and behind the last:
+// a neighbour in u is read where there may be none.
 constexpr int64_t kGuard = 16;
 RNNT_HD int64_t plane_of_nodes(FrontLayout layout) { return layout.slots() + 2 * kGuard; }
 
-template <typename Scalar>
-struct NodeValues {
-  Scalar *mantissa, *exponent;
-
-  template <typename Real>
-  RNNT_HD Value<Real> load(int64_t slot) const {
-    return {Lanes<Real>::load(mantissa + slot), Lanes<Real>::load(exponent + slot)};
-  }
-  template <typename Real>
-  RNNT_HD void store(int64_t slot, Value<Real> value) const {
-    Lanes<Real>::store(mantissa + slot, value.mantissa);
-    Lanes<Real>::store(exponent + slot, value.exponent);
-  }
-};
-
-// How many numbers an utterance needs.
-RNNT_HD int64_t arc_memory(const ArcLatticeParams& p) { return (p.tangent ? 6 : 4) * plane_of_nodes(p.layout()); }
+// How many numbers an utterance needs: alpha; for posteriors, shares and the occupancy; for their derivative, two
+// means.
+RNNT_HD int64_t arc_memory(const ArcLatticeParams& p) {
+  return (2 + (p.posteriors ? p.arcs.count + 1 : 0) + (p.tangent ? 2 : 0)) * plane_of_nodes(p.layout());
+}
 
 // Whether an arc that leaves a cell scores NaN or +inf. scores: of the utterance's first arc.
 template <typename Scalar, typename Team>
@@ -54,51 +43,73 @@ class ArcLattice {
       : p(params), T(frames), U(labels), K(params.arcs.count), layout(params.layout()), team(team_of_utterance) {
     first_row = b * p.T * p.U1;
     scores = static_cast<const Scalar*>(p.scores);
-    const int64_t plane = plane_of_nodes(layout);
-    Scalar* const planes = memory + kGuard;
-    alpha = {planes, planes + plane}, beta = {planes + 2 * plane, planes + 3 * plane};
-    ahead = planes + 4 * plane, behind = planes + 5 * plane;
+    plane = plane_of_nodes(layout);
+    mantissa = memory + kGuard, exponent = mantissa + plane;
+    occupancy = exponent + plane, shares = occupancy + plane;
+    behind = shares + K * plane, ahead = behind + plane;
     for (int64_t i = team.rank(); i < plane; i += team.size()) {
-      memory[i] = memory[2 * plane + i] = 0;
-      memory[plane + i] = memory[3 * plane + i] = -INFINITY;
-      if (p.tangent) memory[4 * plane + i] = memory[5 * plane + i] = 0;
+      memory[i] = 0, memory[plane + i] = -INFINITY;
+      if (p.posteriors) memory[2 * plane + i] = 0;
+      if (p.tangent) memory[(3 + K) * plane + i] = memory[(4 + K) * plane + i] = 0;
     }
     team.sync();
   }
 
-  // log Z in nats; -inf without a path, NaN where a score of an arc that leaves a cell is NaN or +inf.
+  // log Z in nats; -inf without a path, NaN where a score of an arc that leaves a cell is NaN or +inf. For posteriors,
+  // of what arrives at a node the share that came by each arc is kept: by its end, as numbers near 1 they need no
+  // exponent.
   RNNT_HD double forward() {
     const bool bad = has_bad_score(p, scores + first_row, T, U, team);
-    if (team.rank() == 0) alpha.mantissa[0] = 1, alpha.exponent[0] = 0;
+    if (team.rank() == 0) mantissa[0] = 1, exponent[0] = 0;
     team.sync();
     for (int64_t f = 1; f <= T + U; f++) {
       each_node(f, [&](int64_t u) RNNT_INLINE {
+        alignas(64) Scalar arrived[2][Team::kRemembers ? kMostArcs * kWidth : 1];
+        const auto arrival = [&](int k, int64_t from, int64_t label, LabelRange range)
+                                 RNNT_INLINE { return alpha(slot(from, label)) * value(k, from, label, range); };
         Value<Real> total = zero<Real>();
         each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange range) RNNT_INLINE {
-          total = total + alpha.template load<Real>(slot(from, label)) * value(k, from, label, range);
+          const Value<Real> x = arrival(k, from, label, range);
+          if constexpr (Team::kRemembers)
+            L::store(arrived[0] + k * kWidth, x.mantissa), L::store(arrived[1] + k * kWidth, x.exponent);
+          total = total + x;
         });
-        alpha.store(slot(f, u), normalised(total));
+        const Real least = splat<Real>(0x1p-100f);  // the share of what does not arrive is 0
+        const Real over_total = splat<Real>(1) / maximum(total.mantissa, least);
+        if (p.posteriors)
+          each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange range) RNNT_INLINE {
+            Value<Real> x;
+            if constexpr (Team::kRemembers)
+              x = {L::load(arrived[0] + k * kWidth), L::load(arrived[1] + k * kWidth)};
+            else
+              x = arrival(k, from, label, range);
+            const Value<Real> share = {x.mantissa * over_total, x.exponent - total.exponent};
+            L::store(shares + k * plane + slot(f, u), number_from_value(share));
+          });
+        const Value<Real> kept = normalised(total);
+        L::store(mantissa + slot(f, u), kept.mantissa);
+        L::store(exponent + slot(f, u), kept.exponent);
       });
     }
-    z = {alpha.mantissa[slot(T + U, U)], alpha.exponent[slot(T + U, U)]};
-    return bad ? NAN : nats_from_value(z);
+    return bad ? NAN : nats_from_value(Value<Scalar>{mantissa[end()], exponent[end()]});
   }
 
   // After forward, where log Z is finite. Cells of padding and arcs that lead out of the lattice are not written.
   RNNT_HD void posteriors() {
-    if (team.rank() == 0) beta.store(slot(T + U, U), Value<Scalar>{1 / z.mantissa, -z.exponent});
+    if (team.rank() == 0) occupancy[end()] = 1;
     team.sync();
     Scalar* const out = static_cast<Scalar*>(p.posteriors);
     for (int64_t f = T + U - 1; f >= 0; f--) {
       each_node(f, [&](int64_t u) RNNT_INLINE {
-        const Value<Real> arrived = alpha.template load<Real>(slot(f, u));
-        Value<Real> total = zero<Real>();
+        Real total = splat<Real>(0);
         each_arc(f, u, 1, [&](int k, int64_t to, int64_t label, LabelRange range) RNNT_INLINE {
-          const Value<Real> left = value(k, f, u, range) * beta.template load<Real>(slot(to, label));
-          total = total + left;
-          L::scatter(out + arc(k, f, u), next_lane(), lanes_in(range, u), number_from_value(arrived * left));
+          const LaneRange lanes = lanes_in(range, u);
+          const Real share = L::load(shares + k * plane + slot(to, label));
+          const Real posterior = L::only(lanes, share * L::load(occupancy + slot(to, label)));
+          total = total + posterior;
+          L::scatter(out + arc(k, f, u), next_lane(), lanes, posterior);
         });
-        beta.store(slot(f, u), normalised(total));
+        L::store(occupancy + slot(f, u), total);
       });
     }
   }
@@ -109,27 +120,24 @@ class ArcLattice {
     const Scalar* const posterior = static_cast<const Scalar*>(p.posteriors);
     for (int64_t f = 1; f <= T + U; f++) {
       each_node(f, [&](int64_t u) {
-        const Value<Real> here = alpha.template load<Real>(slot(f, u));
         Real mean = 0;
         each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange range) {
-          if (!range.has(label) || here.mantissa == 0) return;
-          const Value<Real> arriving = alpha.template load<Real>(slot(from, label)) * value(k, from, label, range);
-          mean += ratio(arriving, here) * (behind[slot(from, label)] + tangent[arc(k, from, label)]);
+          const Real share = shares[k * plane + slot(f, u)];
+          if (range.has(label) && share != 0)
+            mean += share * (behind[slot(from, label)] + tangent[arc(k, from, label)]);
         });
         behind[slot(f, u)] = mean;
       });
     }
-    const Real whole = behind[slot(T + U, U)];
+    const Real whole = behind[end()];
     for (int64_t f = T + U - 1; f >= 0; f--) {
       each_node(f, [&](int64_t u) {
-        const Value<Real> here = beta.template load<Real>(slot(f, u));
         Real mean = 0;
         each_arc(f, u, 1, [&](int k, int64_t to, int64_t label, LabelRange range) {
-          if (!range.has(u) || here.mantissa == 0) return;
-          const Value<Real> leaving = value(k, f, u, range) * beta.template load<Real>(slot(to, label));
           const int64_t i = arc(k, f, u);
+          if (!range.has(u) || posterior[i] == 0) return;
           const Real rest = tangent[i] + ahead[slot(to, label)];
-          mean += ratio(leaving, here) * rest;
+          mean += posterior[i] / occupancy[slot(f, u)] * rest;
           p.derivative[i] = posterior[i] * (behind[slot(f, u)] + rest - whole);
         });
         ahead[slot(f, u)] = mean;
@@ -151,6 +159,7 @@ class ArcLattice {
 
  private:
   RNNT_HD int64_t slot(int64_t f, int64_t u) const { return layout.slot(f, u); }
+  RNNT_HD int64_t end() const { return slot(T + U, U); }
   RNNT_HD int64_t arc(int k, int64_t f, int64_t u) const {
     return k * p.B * p.T * p.U1 + first_row + (f - u) * p.U1 + u;
   }
@@ -186,18 +195,17 @@ class ArcLattice {
     return value_from_score(L::gather(scores + arc(k, f, u), next_lane(), lanes_in(range, u), Scalar(-INFINITY)));
   }
 
-  RNNT_HD static Real ratio(Value<Real> a, Value<Real> b) {
-    return number_from_value(Value<Real>{a.mantissa / b.mantissa, a.exponent - b.exponent});
-  }
+  RNNT_HD Value<Real> alpha(int64_t slot) const { return {L::load(mantissa + slot), L::load(exponent + slot)}; }
 
   const ArcLatticeParams& p;
   int64_t T, U, K, first_row;
   FrontLayout layout;
   Team team;
   const Scalar* scores;
-  NodeValues<Scalar> alpha, beta;
-  Scalar *ahead, *behind;  // of a path's sum of the tangent, the mean from a node on, and up to it
-  Value<Scalar> z;
+  int64_t plane;
+  Scalar *mantissa, *exponent;  // of alpha
+  Scalar *occupancy, *shares;   // shares: by arc, at the node it leads to
+  Scalar *behind, *ahead;       // of a path's sum of the tangent, the mean up to a node, and from it on
 };
 
 // All of it for utterance b, to the outputs of p. A length that cannot be makes T < 0: NaN.
@@ -211,8 +219,9 @@ RNNT_HD void run_arc_lattice(const ArcLatticeParams& p, int64_t b, int64_t T, in
   if (!p.posteriors) return;
   Scalar* const posteriors = static_cast<Scalar*>(p.posteriors);
   const bool is_nan = log_z != log_z, has_path = log_z - log_z == 0;
-  lattice.fill(posteriors, is_nan ? Scalar(NAN) : Scalar(0), Scalar(0));
-  if (p.tangent) lattice.fill(p.derivative, is_nan ? double(NAN) : 0.0, 0.0);
+  // Of lengths that cannot be, nobody knows what is padding.
+  lattice.fill(posteriors, is_nan ? Scalar(NAN) : Scalar(0), T < 0 ? Scalar(NAN) : Scalar(0));
+  if (p.tangent) lattice.fill(p.derivative, is_nan ? double(NAN) : 0.0, T < 0 ? double(NAN) : 0.0);
   if (!has_path) return;
   lattice.posteriors();
   if constexpr (std::is_same_v<Real, double>)

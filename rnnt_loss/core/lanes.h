@@ -16,8 +16,8 @@ RNNT_HD To from_bits(From bits) {
 }
 
 // What differs from one kind of lanes to another. Wide: as many lanes of double. gather and scatter: lane i is p[i *
-// step]; of those outside of the range nothing is read, which are `rest`, or written. shift_up moves every lane to the
-// next and takes the first from the last of `previous`; shift_down is its mirror.
+// step]; of those outside of the range nothing is read, which are `rest`, or written. only makes these 0. shift_up
+// moves every lane to the next and takes the first from the last of `previous`; shift_down is its mirror.
 template <typename Real>
 struct Lanes;
 
@@ -45,6 +45,7 @@ struct LanesOfOne {
   RNNT_HD static void scatter(Real* p, int64_t, LaneRange range, Real x) {
     if (range.first < range.last) *p = x;
   }
+  RNNT_HD static Real only(LaneRange range, Real x) { return range.first < range.last ? x : Real(0); }
   RNNT_HD static Real shift_up(Real previous, Real) { return previous; }
   RNNT_HD static Real shift_down(Real, Real next) { return next; }
   template <typename Combine>

@@ -1,6 +1,7 @@
 // The lattice of any arcs and the tensors at its ends, for one instruction set (see each_isa.h).
 
 struct OneThread {
+  static constexpr bool kRemembers = true;
   using Flag = int32_t;
   RNNT_HD int64_t rank() const { return 0; }
   RNNT_HD int64_t size() const { return 1; }

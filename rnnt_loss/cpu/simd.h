@@ -99,6 +99,10 @@ struct Lanes<Floats> {
     }
   }
 
+  RNNT_HD static Real only(LaneRange range, Real x) {
+    return select((iota() >= range.first) & (iota() < range.last), x, splat(0));
+  }
+
   RNNT_HD static Int iota() {
     Int lane;
     for (int i = 0; i < W; i++) lane[i] = i;

@@ -10,6 +10,7 @@ namespace rnnt::cuda {
 namespace {
 
 struct Block {
+  static constexpr bool kRemembers = false;  // registers cannot be picked by number
   using Flag = bool;
   __device__ int64_t rank() const { return threadIdx.x; }
   __device__ int64_t size() const { return kThreads; }

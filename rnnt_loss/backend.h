@@ -16,8 +16,6 @@ void score_backward(const ScoreBackwardParams&, int64_t first_row, int64_t last_
 void tdt_scores(const TdtParams&, int64_t first_row, int64_t last_row);
 void tdt_scores_backward(const TdtParams&, int64_t first_row, int64_t last_row);
 
-void cells_from_values(const CellsParams&, int64_t first_utterance, int64_t last_utterance);
-void planes_from_cells(const CellsParams&, int64_t first_utterance, int64_t last_utterance);
 void arc_lattice(const ArcLatticeParams&, int64_t first_utterance, int64_t last_utterance);
 void paths(const PathParams&, int64_t first_utterance, int64_t last_utterance);
 
@@ -35,18 +33,16 @@ void loss(const ScoreParams&, const LatticeParams&, void* stream);
 // Without shares the posteriors are there already.
 void gradient(const PosteriorParams&, const ScoreBackwardParams&, void* stream);
 
-void score(const ScoreParams&, void* stream);
+void score(const ScoreParams&, void* stream);  // to values of arcs, or scores and tails
 void alpha_beta(const AlphaBetaParams&, void* stream);
 void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams&, void* stream);
-// What score and gradient leave to do where rows have a tail.
+// What score does, and gradient leaves to do, where rows have a tail.
 void tail(const ScoreParams&, void* stream);
 void tail_gradient(const ScoreBackwardParams&, void* stream);
 
 void tdt_scores(const TdtParams&, void* stream);
 void tdt_scores_backward(const TdtParams&, void* stream);
 
-void cells_from_values(const CellsParams&, void* stream);
-void planes_from_cells(const CellsParams&, void* stream);
 int64_t arc_workspace_bytes(const ArcLatticeParams&);
 void arc_lattice(const ArcLatticeParams&, void* stream);
 int64_t path_workspace_bytes(const PathParams&);

@@ -99,6 +99,7 @@ struct ScoreParams {
   void* softmax;  // out: acc_t [2, B, T, U1], maximum and rest; may be null
   Planes arcs;    // out: mantissa and exponent of blank, mantissa and exponent of label
   Tail tail = {};
+  void* scores = nullptr;  // out, in place of arcs: acc_t [2, B, T, U1], of blank and label in nats; 0 without one
 
   // The class that has no part in the softmax of a row; negative for none.
   RNNT_HD int64_t excluded() const { return normalizer == Normalizer::kHat ? batch.blank : -1; }
@@ -148,6 +149,7 @@ struct ScoreBackwardParams {
   double label_weight;  // of label posteriors in the gradient, 1 but for FastEmit
   Rows grad_x;          // out: of x's shape and dtype; may be x
   Tail tail = {};
+  const void* of_scores = nullptr;  // in place of posteriors: acc_t [2, B, T, U1], gradients of log Z
 };
 
 // The arcs that leave a cell of a token-and-duration transducer: a blank of each duration above 0, in the order of the
@@ -172,13 +174,6 @@ struct TdtParams {
   void* arcs;          // out, backward in: acc_t [arcs, B, T, U1]
   void* grad_tokens;   // backward out: acc_t [2, B, T, U1]
   void* grad_logits;   // backward out: acc_t [B, T, U1, V]
-};
-
-// Values of arcs, or posteriors, between the planes they are computed in and the cells of a tensor.
-struct CellsParams {
-  Batch batch;
-  Planes planes;
-  void* cells;  // acc_t [2, B, T, U1]: of blank, of label
 };
 
 // The lattice of any K arcs (README, eq. 14), from and to the cells of tensors.

@@ -77,9 +77,6 @@ void exp_floats(int64_t n, const float* x, float* y) {
 void log_floats(int64_t n, const float* x, const float* less, float* y) {
   for (int64_t i = 0; i < n; i++) y[i] = log_of_sum(x[i], less[i]);
 }
-void scores_from_values(int64_t n, const float* mantissas, const float* exponents, float* y) {
-  for (int64_t i = 0; i < n; i++) y[i] = score_from_value(Value<float>{mantissas[i], exponents[i]});
-}
 void load_halves(int64_t n, const uint16_t* bits, float* y) {
   for (int64_t i = 0; i < n; i++) y[i] = load(float16{bits[i]});
 }

@@ -63,16 +63,14 @@ void run_tdt(int64_t V, int64_t D, uint32_t seed) {
   for (int64_t& label : labels) label = 1 + random() % (V - 1);
   const Integers frames{input_lengths.data(), true}, lengths{label_lengths.data(), true};
   const Batch batch{B, T, U + 1, V, {labels.data(), true}, frames, lengths, 0, kStandard};
-  const int64_t slots = batch.layout().slots(), rows = batch.rows();
-  std::vector<float> values(4 * B * slots), softmax(2 * rows), tail(rows * D), tokens(2 * rows), scores(K * rows);
-  std::vector<float> posteriors(K * rows), grad_tokens(2 * rows), grad_tail(rows * D), planes(2 * B * slots), loss(B);
+  const int64_t rows = batch.rows();
+  std::vector<float> softmax(2 * rows), tail(rows * D), tokens(2 * rows), scores(K * rows), posteriors(K * rows);
+  std::vector<float> grad_tokens(2 * rows), grad_tail(rows * D), loss(B);
   const Rows of_x{x.data(), Dtype::kFloat32, T * (U + 1) * (V + D), (U + 1) * (V + D), V + D};
   Rows of_grad = of_x;
   of_grad.data = grad.data();
-  const Planes value_planes{values.data(), 4 * slots, false}, posterior_planes{planes.data(), 2 * slots, false};
   const Normalizer normalizer = Normalizer::kSoftmax;
-  cpu::score({batch, of_x, normalizer, softmax.data(), value_planes, {D, tail.data()}}, 0, rows);
-  cpu::cells_from_values({batch, value_planes, tokens.data()}, 0, B);
+  cpu::score({batch, of_x, normalizer, softmax.data(), {}, {D, tail.data()}, tokens.data()}, 0, rows);
 
   TdtParams tdt = {};
   tdt.batch = batch, tdt.batch.V = D, tdt.normalizer = normalizer, tdt.durations.count = static_cast<int>(D);
@@ -92,17 +90,17 @@ void run_tdt(int64_t V, int64_t D, uint32_t seed) {
   tdt.arcs = posteriors.data(), tdt.grad_tokens = grad_tokens.data(), tdt.grad_logits = grad_tail.data();
   in_parts(cpu::tdt_scores_backward, tdt, rows);
   std::vector<double> upstream{1.5, -0.25};
-  cpu::planes_from_cells({batch, posterior_planes, grad_tokens.data()}, 0, B);
   cpu::score_backward({batch,
                        of_x,
                        normalizer,
                        softmax.data(),
-                       posterior_planes,
+                       {},
                        {upstream.data(), true},
                        INFINITY,
                        1,
                        of_grad,
-                       {D, grad_tail.data(), 0.01}},
+                       {D, grad_tail.data(), 0.01},
+                       grad_tokens.data()},
                       0, rows);
   Hash hash;
   hash.add(tail), hash.add(tokens), hash.add(scores), hash.add(posteriors), hash.add(grad), hash.add(loss);

@@ -167,22 +167,6 @@ def test_log_of_a_sum_of_floats(core):
     assert np.isnan(y).all()
 
 
-def test_scores_of_float_values(core):
-    rng = np.random.default_rng(0)
-    mantissas = np.concatenate([2.0 ** rng.uniform(-16, 16, 100000), 1 + rng.uniform(-1e-3, 1e-3, 100000)])
-    mantissas, exponents = mantissas.astype(np.float32), rng.integers(-40, 3, 200000).astype(np.float32)
-    exponents[100000:] = 0
-    mantissas[:3], exponents[:3] = [0, math.nan, 1], [-INF, 0, 0]
-    y = np.empty_like(mantissas)
-    core.scores_from_values(ctypes.c_int64(len(y)), pointer(mantissas), pointer(exponents), pointer(y))
-    assert y[0] == -INF and np.isnan(y[1]) and y[2] == 0
-    mantissas, exponents, y = (x[2:].astype(np.float64) for x in (mantissas, exponents, y))
-    # Beside the exponent's 22 nats the mantissa has up to 11, and both are rounded.
-    wanted = np.log(mantissas) + exponents * 32 * math.log(2)
-    np.testing.assert_allclose(y, wanted, rtol=2e-7, atol=2e-6)
-    np.testing.assert_allclose(y[-100000:], wanted[-100000:], rtol=2e-7)
-
-
 @pytest.mark.parametrize("dtype, name", [(torch.float16, "halve"), (torch.bfloat16, "bfloat16")])
 def test_sixteen_bit_types_are_torchs(core, dtype, name):
     every = np.arange(65536, dtype=np.uint16)

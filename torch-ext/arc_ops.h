@@ -26,10 +26,9 @@ std::tuple<Tensor, Tensor, Tensor> score(const Tensor& x, const Tensor& labels, 
   Tensor of_tail =
       tail ? new_tensor(x, {batch.B, batch.T, batch.U1, tail}, call.acc_type()) : new_tensor(x, {0}, call.acc_type());
   void* softmax_data = from_logits ? softmax.mutable_data_ptr() : nullptr;
-  void* cells = scores.mutable_data_ptr();
   const Tail kept_tail = {tail, of_tail.mutable_data_ptr()};
-  Place::each_part(call, call.is_double(), 4, [&](const auto& part, const Planes& arcs) {
-    part.scores({batch, call.rows(), kind, softmax_data, arcs, kept_tail}, {batch, arcs, cells});
+  Place::each_part(call, call.is_double(), 0, [&](const auto& part, const Planes& none) {
+    part.scores({batch, call.rows(), kind, softmax_data, none, kept_tail, scores.mutable_data_ptr()});
   });
   return {scores, softmax, of_tail};
 }
@@ -55,7 +54,6 @@ void score_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labe
     call.check_tensor("softmax", softmax, {2, batch.B, batch.T, batch.U1}, {call.acc_type()});
     softmax_data = kept_softmax.const_data_ptr();
   }
-  void* cells = const_cast<void*>(of_arcs.const_data_ptr());
   Tail of_tail;
   std::optional<Tensor> kept_tail;
   if (tail) {
@@ -64,10 +62,9 @@ void score_gradient(const Tensor& grad_loss, const Tensor& x, const Tensor& labe
     of_tail = {columns, const_cast<void*>(kept_tail->const_data_ptr()),
                clamp_tail ? clamp.value_or(kNoClamp) : kNoClamp};
   }
-  Place::each_part(call, call.is_double(), 2, [&](const auto& part, const Planes& planes) {
-    part.gradient_from_cells({batch, planes, cells},
-                             {batch, call.rows(), kind, softmax_data, planes, per_utterance(upstream),
-                              clamp.value_or(kNoClamp), 1.0, rows_of(grad_x), of_tail});
+  Place::each_part(call, call.is_double(), 0, [&](const auto& part, const Planes& none) {
+    part.gradient_from_scores({batch, call.rows(), kind, softmax_data, none, per_utterance(upstream),
+                               clamp.value_or(kNoClamp), 1.0, rows_of(grad_x), of_tail, of_arcs.const_data_ptr()});
   });
 }
 

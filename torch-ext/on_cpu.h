@@ -34,12 +34,8 @@ class UtteranceOnCpu {
     rows(cpu::score_backward, rows_of_gradient);
   }
 
-  void scores(const ScoreParams& score, const CellsParams& cells) const {
-    rows(cpu::score, score);
-    cpu::cells_from_values(cells, b_, b_ + 1);
-  }
-  void gradient_from_cells(const CellsParams& cells, const ScoreBackwardParams& rows_of_gradient) const {
-    cpu::planes_from_cells(cells, b_, b_ + 1);
+  void scores(const ScoreParams& score) const { rows(cpu::score, score); }
+  void gradient_from_scores(const ScoreBackwardParams& rows_of_gradient) const {
     rows(cpu::score_backward, rows_of_gradient);
   }
 

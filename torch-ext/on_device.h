@@ -51,13 +51,8 @@ class BatchOnDevice {
     cuda::posteriors_from_alpha_beta(posteriors, stream_);
     cuda::gradient({}, rows, stream_);
   }
-  void scores(const ScoreParams& score, const CellsParams& cells) const {
-    cuda::score(score, stream_);
-    cuda::tail(score, stream_);
-    cuda::cells_from_values(cells, stream_);
-  }
-  void gradient_from_cells(const CellsParams& cells, const ScoreBackwardParams& rows) const {
-    cuda::planes_from_cells(cells, stream_);
+  void scores(const ScoreParams& score) const { cuda::score(score, stream_); }
+  void gradient_from_scores(const ScoreBackwardParams& rows) const {
     cuda::gradient({}, rows, stream_);
     cuda::tail_gradient(rows, stream_);
   }

@@ -14,7 +14,8 @@ struct Softmax {
     return log_of_sum(sum, rest - (sum - one));
   }
 
-  // exp(x - maximum) / (1 + rest)
+  // log p(x), and p(x), of a logit x
+  RNNT_HD Real score(Real x) const { return x - maximum - log_sum(); }
   RNNT_HD Value<Real> value(Real x) const {
     const Value<Real> over_sum = {splat<Real>(1) / (splat<Real>(1) + rest), splat<Real>(0)};
     return normalised(value_from_nats<Real>(Lanes<Real>::widen(x) - Lanes<Real>::widen(maximum)) * over_sum);
@@ -35,7 +36,12 @@ RNNT_HD Softmax<Real> blank_or_label(Real blank) {
   return {larger, exponential(minimum(none, blank), larger) + (larger - larger)};
 }
 
-// The value of a label of logit x, the choice of a label included: one exponential and one quotient for both.
+// Of a label of logit x, the choice of a label included.
+template <typename Real>
+RNNT_HD Real label_score(Softmax<Real> choice, Softmax<Real> labels, Real x) {
+  return labels.score(x) + choice.score(splat<Real>(0));
+}
+// Likewise: one exponential and one quotient for both.
 template <typename Real>
 RNNT_HD Value<Real> label_value(Softmax<Real> choice, Softmax<Real> labels, Real x) {
   using L = Lanes<Real>;

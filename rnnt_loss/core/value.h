@@ -70,19 +70,6 @@ RNNT_HD double nats_from_value(Value<Real> a) {
   return ::log(static_cast<double>(a.mantissa)) + static_cast<double>(a.exponent) * (kRadixBits * kLn2);
 }
 
-// Its logarithm, no more exact than Real itself.
-template <typename Real>
-RNNT_HD Real score_from_value(Value<Real> a) {
-  using L = Lanes<Real>;
-  const auto is_zero = a.mantissa == splat<Real>(0);
-  const Real mantissa = select(is_zero, splat<Real>(1), a.mantissa);
-  const Real log = log_of_sum(mantissa, mantissa - mantissa);  // of NaN, NaN
-  constexpr float kMost = kRadixBits * kLn2Most, kRest = kRadixBits * kLn2Rest;
-  const Real sum = L::mul_add(a.exponent, splat<Real>(kMost), L::mul_add(a.exponent, splat<Real>(kRest), log));
-  return select(is_zero, a.exponent, sum);
-}
-RNNT_HD double score_from_value(Value<double> a) { return nats_from_value(a); }
-
 // Not normalised: the mantissa lies within [2^-32, 2^32).
 template <typename Real>
 RNNT_HD Value<Real> operator*(Value<Real> a, Value<Real> b) {

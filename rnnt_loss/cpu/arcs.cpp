@@ -30,19 +30,11 @@ void paths_of(const PathParams& p, int64_t first, int64_t last) {
 
 }  // namespace
 
-void cells_from_values(const CellsParams& p, int64_t first, int64_t last) {
-  p.planes.wide ? baseline::cells_from_values_of<double>(p, first, last)
-                : RNNT_DISPATCH(float_cells_from_values)(p, first, last);
-}
 void paths(const PathParams& p, int64_t first, int64_t last) {
   if (p.uniforms)
     p.lattice.wide ? paths_of<double, false>(p, first, last) : paths_of<float, false>(p, first, last);
   else
     p.lattice.wide ? paths_of<double, true>(p, first, last) : paths_of<float, true>(p, first, last);
-}
-void planes_from_cells(const CellsParams& p, int64_t first, int64_t last) {
-  p.planes.wide ? baseline::planes_from_cells_of<double>(p, first, last)
-                : RNNT_DISPATCH(float_planes_from_cells)(p, first, last);
 }
 
 }  // namespace rnnt::cpu

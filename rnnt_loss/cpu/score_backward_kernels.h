@@ -198,7 +198,7 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
   using acc_t = typename Lanes<Real>::Scalar;
   const Batch& batch = p.batch;
   const FrontLayout layout = batch.layout();
-  const acc_t* softmax = static_cast<const acc_t*>(p.softmax);
+  const acc_t *softmax = static_cast<const acc_t*>(p.softmax), *of_scores = static_cast<const acc_t*>(p.of_scores);
   const bool from_logits = p.normalizer != Normalizer::kNone, are_short = from_logits && batch.V < kRowLanes;
   const acc_t label_weight = static_cast<acc_t>(p.label_weight);
   const scalar_t none = store<scalar_t>(acc_t(0));
@@ -223,8 +223,10 @@ void score_backward_rows(const ScoreBackwardParams& p, int64_t first, int64_t la
         const int64_t slot = layout.slot(batch.topology.front(t, u + j), u + j), row = row_of_start + u + j - start;
         const bool has_label = u + j < U;
         cells.label_class[j] = has_label ? batch.labels[b * (batch.U1 - 1) + u + j] : -1;
-        cells.blank_posterior[j] = posteriors.blank[slot];
-        if (has_label) cells.label_posterior[j] = label_weight * posteriors.label[slot];
+        cells.blank_posterior[j] = of_scores ? of_scores[row] : posteriors.blank[slot];
+        if (has_label)
+          cells.label_posterior[j] =
+              label_weight * (of_scores ? of_scores[batch.rows() + row] : posteriors.label[slot]);
         if (!from_logits) continue;
         cells.largest[j] = softmax[row], cells.rest[j] = softmax[batch.rows() + row];
         const scalar_t* const logits = row_at(j);

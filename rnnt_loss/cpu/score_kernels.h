@@ -1,5 +1,5 @@
-// score, for one instruction set (see each_isa.h): a V-wide row becomes the values of the two arcs that leave its cell
-// (README, eq. 8, 11).
+// score, for one instruction set (see each_isa.h): a V-wide row becomes the values of the two arcs that leave its cell,
+// or their scores (README, eq. 8, 11).
 
 #include "rows.h"
 
@@ -9,7 +9,7 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
   using acc_t = typename Lanes<Real>::Scalar;
   const Batch& batch = p.batch;
   const FrontLayout layout = batch.layout();
-  acc_t* softmax = static_cast<acc_t*>(p.softmax);
+  acc_t *softmax = static_cast<acc_t*>(p.softmax), *scores = static_cast<acc_t*>(p.scores);
   // A row, and the next one, with -inf for HAT's blank: a sum of the others need not ask where that is.
   std::vector<scalar_t> copies(kHat ? 2 * batch.V : 0);
   for_each_run(batch, first, last, [&](int64_t b, int64_t t, int64_t start, int64_t end, int64_t row_of_start) {
@@ -65,6 +65,19 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
       acc_t* tail = static_cast<acc_t*>(p.tail.data) + (row_of_start + u - start) * p.tail.columns;
       for (int j = 0; j < n; j++)
         for (int64_t k = 0; k < p.tail.columns; k++) *tail++ = load(row_at(j)[batch.V + k]);
+      if (scores) {
+        using X = Block<Real>;
+        using L = Lanes<X>;
+        const Softmax<X> row = {L::load(largest), L::load(rest)};
+        const X x = L::load(blank), y = L::load(label);
+        const Softmax<X> choice = kHat ? blank_or_label(x) : row;
+        acc_t* const of_blank = scores + row_of_start + u - start;
+        acc_t* const of_label = of_blank + batch.rows();
+        store_first(of_blank, n, choice.score(x));
+        store_first(of_label, n, kHat ? label_score(choice, row, y) : row.score(y));
+        if (u + n > U) of_label[U - u] = 0;
+        continue;
+      }
       acc_t values[4][kRowLanes];
       for (int j = 0; j < kRowLanes; j += Lanes<Real>::kWidth) {
         using L = Lanes<Real>;
@@ -86,6 +99,7 @@ void score_rows(const ScoreParams& p, int64_t first, int64_t last) {
     for (int64_t u = std::max(start, cells); u < end; u++) {  // padding
       const int64_t row = row_of_start + u - start;
       if (softmax) softmax[row] = softmax[batch.rows() + row] = 0;
+      if (scores) scores[row] = scores[batch.rows() + row] = 0;
       std::fill_n(static_cast<acc_t*>(p.tail.data) + row * p.tail.columns, p.tail.columns, acc_t(0));
     }
   });

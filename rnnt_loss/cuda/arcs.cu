@@ -1,8 +1,7 @@
-// The lattice of any arcs, by a block an utterance, a thread a node, a barrier a front; paths through it, a thread a
-// path; and the tensors at its ends.
+// The lattice of any arcs, by a block an utterance, a thread a node, a barrier a front; and paths through it, a thread
+// a path.
 #include "../backend.h"
 #include "../core/core.h"
-#include "cells.cuh"
 #include "launch.cuh"
 #include "tuning.h"
 
@@ -41,39 +40,7 @@ __global__ void __launch_bounds__(kThreads, 1) paths_kernel(PathParams p) {
   run_paths<acc_t, kBest>(p, b, good ? T : -1, good ? U : -1, p.workspace + b * path_memory(lattice), Block());
 }
 
-template <typename acc_t>
-__global__ void __launch_bounds__(kThreads) cells_from_values_kernel(CellsParams p) {
-  const CellThread at(p.batch);
-  if (!at.exists) return;
-  acc_t* out = static_cast<acc_t*>(p.cells) + at.cell;
-  const Arcs<acc_t> none = {one<acc_t>(), one<acc_t>()};
-  const Arcs<acc_t> arcs = at.is_cell ? slots_of<Arcs, acc_t>(p.planes, at.b)[at.slot] : none;
-  const acc_t none_has = at.of_nobody ? acc_t(NAN) : acc_t(0);  // the lattice sees lengths alone, not packed rows
-  out[0] = at.is_cell ? score_from_value(arcs.blank) : none_has;
-  out[p.batch.rows()] = at.has_label ? score_from_value(arcs.label) : none_has;
-}
-
-template <typename acc_t>
-__global__ void __launch_bounds__(kThreads) planes_from_cells_kernel(CellsParams p) {
-  const CellThread at(p.batch);
-  if (!at.exists || !at.is_cell) return;
-  const acc_t* cells = static_cast<const acc_t*>(p.cells) + at.cell;
-  slots_of<Posteriors, acc_t>(p.planes, at.b)[at.slot] = {cells[0], at.has_label ? cells[p.batch.rows()] : acc_t(0)};
-}
-
 }  // namespace
-
-void cells_from_values(const CellsParams& p, void* stream) {
-  if (p.batch.rows() == 0) return;
-  launch(p.planes.wide ? cells_from_values_kernel<double> : cells_from_values_kernel<float>,
-         CellThread::blocks(p.batch), kThreads, stream, p);
-}
-
-void planes_from_cells(const CellsParams& p, void* stream) {
-  if (p.batch.rows() == 0) return;
-  launch(p.planes.wide ? planes_from_cells_kernel<double> : planes_from_cells_kernel<float>,
-         CellThread::blocks(p.batch), kThreads, stream, p);
-}
 
 int64_t arc_workspace_bytes(const ArcLatticeParams& p) {
   return p.B * arc_memory(p) * static_cast<int64_t>(p.wide ? sizeof(double) : sizeof(float));

@@ -50,20 +50,21 @@ __device__ Slot<acc_t>* slots_of(const Planes& planes, int64_t b) {
   return reinterpret_cast<Slot<acc_t>*>(static_cast<acc_t*>(planes.data) + b * planes.stride_b);
 }
 
-// Which cell of [B, T, U1] a thread takes, and its slot.
+// Which cell of [B, T, U1] a thread takes.
 struct CellThread {
-  int64_t cell, b, slot;
-  int t, u;
-  bool exists, of_nobody, is_cell, has_label;
+  int64_t cell, b;
+  int t, u, label;  // the class of its label arc
+  bool exists, of_nobody, is_cell;
 
   __device__ explicit CellThread(const Batch& batch) {
     cell = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     exists = cell < batch.rows();
     if (!exists) return;
     t = static_cast<int>(cell / batch.U1 % batch.T), u = static_cast<int>(cell % batch.U1);
-    b = cell / batch.U1 / batch.T, slot = batch.layout().slot(batch.topology.front(t, u), u);
+    b = cell / batch.U1 / batch.T;
     const Utterance utterance = utterance_of(batch, b);
-    of_nobody = utterance.T == 0, is_cell = utterance.has(t, u), has_label = is_cell && u < utterance.U;
+    of_nobody = utterance.T == 0, is_cell = utterance.has(t, u);
+    label = is_cell && batch.labels.data ? label_of(batch, b, u, utterance.U) : kNoLabel;
   }
   static int64_t blocks(const Batch& batch) { return (batch.rows() + kThreads - 1) / kThreads; }
 };

@@ -26,6 +26,12 @@ __global__ void __launch_bounds__(kThreads) log_probs_kernel(ScoreParams p, RowB
   score_row<scalar_t, acc_t>(p, RowThread(p.batch, blocks, blockIdx.x));
 }
 
+template <typename scalar_t>
+__global__ void __launch_bounds__(kThreads) cell_scores_kernel(ScoreParams p) {
+  const CellThread at(p.batch);
+  if (at.exists) cell_scores<scalar_t>(p, at);
+}
+
 template <typename acc_t>
 __global__ void __launch_bounds__(kThreads, 1) lattice_kernel(LatticeParams p) {
   sweep_loss<acc_t>(p, blockIdx.x, FramesDone::all());
@@ -55,10 +61,14 @@ bool logits_and_sweeps(const ScoreParams& p, const LatticeParams& lattice, void*
 
 void score(const ScoreParams& p, void* stream) {
   if (p.batch.rows() == 0) return;
-  if (p.normalizer != Normalizer::kNone) {
-    logits_and_sweeps(p, {}, stream);
-    return;
+  if (p.normalizer != Normalizer::kNone) logits_and_sweeps(p, {}, stream);
+  if (p.scores) {
+    dispatch(p.x.dtype, [&](auto scalar) {
+      launch(cell_scores_kernel<decltype(scalar)>, CellThread::blocks(p.batch), kThreads, stream, p);
+    });
+    return tail(p, stream);
   }
+  if (p.normalizer != Normalizer::kNone) return;
   const RowBlocks blocks = RowBlocks::of(p.batch, 1);
   dispatch(p.x.dtype, [&](auto scalar) {
     using scalar_t = decltype(scalar);

@@ -1,4 +1,4 @@
-// score: a V-wide row becomes the values of the two arcs that leave its cell (README, eq. 8, 11).
+// score: a V-wide row becomes the values of the two arcs that leave its cell, or their scores (README, eq. 8, 11).
 #pragma once
 
 #include "../core/core.h"
@@ -59,6 +59,7 @@ __device__ void score_rows(const ScoreParams& p, const RowThread& at) {
     acc_t* out = static_cast<acc_t*>(p.softmax) + (first ? 0 : batch.rows());
     out[at.row] = !is_cell ? acc_t(0) : first ? softmax.maximum : softmax.rest;
   }
+  if (p.scores) return;
   Arcs<acc_t>* arcs = slots_of<Arcs, acc_t>(p.arcs, at.b);
   const auto set = [&](int64_t slot, Value<acc_t> value) { (first ? arcs[slot].blank : arcs[slot].label) = value; };
   if (at.t == 0) set(last_slot(batch, at.u), zero<acc_t>());
@@ -69,6 +70,33 @@ __device__ void score_rows(const ScoreParams& p, const RowThread& at) {
         const Softmax<acc_t> choice = blank_or_label(load(row[batch.blank]));
         return first ? choice.value(x) : label_value(choice, softmax, x);
       }));
+}
+
+// The scores of a cell's arcs, when the softmax of its row is known.
+template <typename scalar_t>
+__device__ void cell_scores(const ScoreParams& p, const CellThread& at) {
+  using acc_t = acc_of<scalar_t>;
+  const int64_t plane = p.batch.rows();
+  acc_t blank = at.of_nobody ? acc_t(NAN) : acc_t(0), label = blank;  // the lattice sees lengths alone, not packed rows
+  if (at.is_cell) {
+    const scalar_t* row = static_cast<const scalar_t*>(p.x.data) + p.x.row_offset(p.batch, at.b, at.t, at.u);
+    Softmax<acc_t> softmax = {0, 0};
+    if (p.softmax) {
+      const acc_t* kept = static_cast<const acc_t*>(p.softmax) + at.cell;
+      softmax = {kept[0], kept[plane]};
+    }
+    const acc_t x = load(row[p.batch.blank]);
+    const bool is_hat = p.normalizer == Normalizer::kHat;
+    const Softmax<acc_t> choice = is_hat ? blank_or_label(x) : softmax;
+    blank = choice.score(x);
+    if (at.label == kBadLabel) label = NAN;
+    if (at.label >= 0) {
+      const acc_t y = load(row[at.label]);
+      label = is_hat ? label_score(choice, softmax, y) : softmax.score(y);
+    }
+  }
+  acc_t* const out = static_cast<acc_t*>(p.scores) + at.cell;
+  out[0] = blank, out[plane] = label;
 }
 
 // A row of log-probabilities, by one thread.

@@ -25,7 +25,13 @@ struct GradientRow {
     out = at.template row_of<scalar_t>(batch, p.grad_x);
     misaligned = static_cast<int>(reinterpret_cast<uintptr_t>(out) % 16 / sizeof(scalar_t));
     if (utterance.has(at.t, at.u)) {
-      const Posteriors<acc_t> posteriors = slots_of<Posteriors, acc_t>(p.posteriors, at.b)[at.slot(batch)];
+      Posteriors<acc_t> posteriors = {};
+      if (const acc_t* const of_scores = static_cast<const acc_t*>(p.of_scores)) {
+        posteriors.blank = of_scores[at.row];
+        if (at.u < utterance.U) posteriors.label = of_scores[batch.rows() + at.row];
+      } else {
+        posteriors = slots_of<Posteriors, acc_t>(p.posteriors, at.b)[at.slot(batch)];
+      }
       cell.blank = static_cast<int>(batch.blank), cell.label = label_of(batch, at.b, at.u, utterance.U);
       cell.blank_posterior = posteriors.blank;
       cell.label_posterior = static_cast<acc_t>(p.label_weight) * posteriors.label;

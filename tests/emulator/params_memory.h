@@ -136,7 +136,14 @@ inline void declare(Memory& memory, const Batch& batch, const PackedRows* rows) 
 template <typename RowBlocks>
 void declare(Memory& memory, const ScoreParams& p, const RowBlocks&) {
   declare_score(memory, p);
-  declare_planes(memory, "arcs", p.batch, p.arcs, 4, Use::kScratch);
+  if (!p.scores) declare_planes(memory, "arcs", p.batch, p.arcs, 4, Use::kScratch);
+}
+
+inline void declare(Memory& memory, const ScoreParams& p) {
+  declare_batch(memory, p.batch);
+  declare_rows(memory, "x", p.batch, p.x, Use::kInput);
+  declare_numbers(memory, "softmax", p.softmax, 2 * p.batch.rows(), p.arcs.wide, Use::kInput);
+  declare_numbers(memory, "scores", p.scores, 2 * p.batch.rows(), p.arcs.wide, Use::kOutput);
 }
 
 inline void declare(Memory& memory, const LatticeParams& p) {
@@ -161,7 +168,10 @@ template <typename RowBlocks>
 void declare(Memory& memory, const PosteriorParams& flow, const ScoreBackwardParams& p, const RowBlocks&, int sweeps) {
   declare_score_backward(memory, p);
   if (sweeps) declare_flow(memory, flow);
-  declare_planes(memory, "posteriors", p.batch, p.posteriors, 2, sweeps ? Use::kScratch : Use::kInput);
+  if (p.of_scores)
+    declare_numbers(memory, "of_scores", p.of_scores, 2 * p.batch.rows(), p.posteriors.wide, Use::kInput);
+  else
+    declare_planes(memory, "posteriors", p.batch, p.posteriors, 2, sweeps ? Use::kScratch : Use::kInput);
 }
 
 inline void declare(Memory& memory, const AlphaBetaParams& p) {
@@ -181,14 +191,6 @@ void declare(Memory& memory, const PosteriorFromAlphaBetaParams& p, const RowBlo
   declare_numbers(memory, "alpha", p.alpha, p.batch.rows(), true, Use::kInput);
   declare_numbers(memory, "beta", p.beta, p.batch.rows(), true, Use::kInput);
   declare_planes(memory, "posteriors", p.batch, p.posteriors, 2, Use::kScratch);
-}
-
-inline void declare(Memory& memory, const CellsParams& p) {
-  declare_batch(memory, p.batch);
-  // Values come in fours and leave as cells; posteriors come as cells and leave in twos.
-  const bool are_values = p.planes.stride_b >= 4 * p.batch.layout().slots();
-  declare_planes(memory, "planes", p.batch, p.planes, are_values ? 4 : 2, are_values ? Use::kInput : Use::kScratch);
-  declare_numbers(memory, "cells", p.cells, 2 * p.batch.rows(), p.planes.wide, are_values ? Use::kOutput : Use::kInput);
 }
 
 // The columns behind the classes of rows, and what they are read to or written from.

@@ -209,7 +209,7 @@ def align(
         tensor([[0.0400, 0.1200]], dtype=torch.float64)
     """
     scores = _scores(log_probs, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology,
-                     delay_penalty, sigma, windows, blank_bias, label_bias, validate, exact=True)  # fmt: skip
+                     delay_penalty, sigma, windows, blank_bias, label_bias, validate)  # fmt: skip
     frames, _, score = align_of_arcs(scores, input_lengths, label_lengths, ARCS[topology])
     return frames, score
 
@@ -278,14 +278,14 @@ def frames_to_seconds(frames: Tensor, frame_shift: float) -> Tensor:
 
 
 def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology, delay_penalty, sigma,
-            windows, blank_bias, label_bias, validate, exact=False) -> Tensor:  # fmt: skip
+            windows, blank_bias, label_bias, validate) -> Tensor:  # fmt: skip
     check_options("none", normalizer, None, 0.0, topology, from_logits=from_logits, validate=validate)
     if normalizer == "hat" and not from_logits:
         raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
     check_tensors("log_probs", x, labels, input_lengths, label_lengths)
     check_variant(x.device, x.shape[:3], windows, blank_bias, label_bias)
     normalizer = normalizer if from_logits else "none"
-    scores = row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
+    scores = row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate)
     return transducer_arcs(scores, input_lengths, topology, sigma=number_of("sigma", sigma), windows=windows,
                            delay_penalty=number_of("delay_penalty", delay_penalty), blank_bias=blank_bias,
                            label_bias=label_bias)  # fmt: skip

@@ -90,7 +90,7 @@ def align_tdt(
         >>> frames, taken, score = alignment.align_tdt(tokens, frames, labels, *lengths, durations=[0, 1, 2, 3, 4])
     """
     scores, arcs = _tdt_scores(token_logits, duration_logits, labels, input_lengths, label_lengths, durations, blank,
-                               sigma, from_logits, validate, exact=True)  # fmt: skip
+                               sigma, from_logits, validate)  # fmt: skip
     frames, path_arcs, score = align_of_arcs(scores, input_lengths, label_lengths, arcs)
     return frames, torch.tensor([*arcs.dt, -1], device=frames.device)[path_arcs], score
 
@@ -170,19 +170,19 @@ def align_multiblank(
         >>> frames, score = alignment.align_multiblank(log_probs, labels, *lengths, [2, 4], blank=29)
     """
     scores, arcs = _multiblank_scores(log_probs, labels, input_lengths, label_lengths, big_blank_durations, blank,
-                                      sigma, from_logits, validate, exact=True)  # fmt: skip
+                                      sigma, from_logits, validate)  # fmt: skip
     frames, _, score = align_of_arcs(scores, input_lengths, label_lengths, arcs)
     return frames, score
 
 
 def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma, from_logits,
-                validate, exact=False) -> "tuple[Tensor, Arcs]":  # fmt: skip
+                validate) -> "tuple[Tensor, Arcs]":  # fmt: skip
     check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
     check_tensors("token_logits", tokens, labels, input_lengths, label_lengths)
     durations = durations_of(durations)
     check_duration_logits(duration_logits, tokens, durations)
     normalizer = "softmax" if from_logits else "none"
-    scores = row_scores(tokens, labels, input_lengths, label_lengths, blank, normalizer, validate, exact)
+    scores = row_scores(tokens, labels, input_lengths, label_lengths, blank, normalizer, validate)
     refuse_tangents(duration_logits)
     scores = ops.tdt_scores(scores - number_of("sigma", sigma), duration_logits.to(scores.dtype), input_lengths,
                             label_lengths, durations, normalizer)  # fmt: skip
@@ -190,12 +190,12 @@ def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, d
 
 
 def _multiblank_scores(x, labels, input_lengths, label_lengths, big_blank_durations, blank, sigma, from_logits,
-                       validate, exact=False) -> "tuple[Tensor, Arcs]":  # fmt: skip
+                       validate) -> "tuple[Tensor, Arcs]":  # fmt: skip
     check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
     check_tensors("log_probs", x, labels, input_lengths, label_lengths)
     arcs, (blank, *big) = big_blanks_of(x, labels, label_lengths, big_blank_durations, blank, validate)
     normalizer = "softmax" if from_logits else "none"
     ids = labels, input_lengths, label_lengths
-    scores = [row_scores(x, *ids, blank, normalizer, validate, exact)]
-    scores += [row_scores(x, *ids, of_big, normalizer, validate, exact)[:1] for of_big in big]
+    scores = [row_scores(x, *ids, blank, normalizer, validate)]
+    scores += [row_scores(x, *ids, of_big, normalizer, validate)[:1] for of_big in big]
     return torch.cat(scores) - number_of("sigma", sigma), arcs

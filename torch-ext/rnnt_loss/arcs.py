@@ -74,14 +74,8 @@ def _advancing(arcs: Arcs, labels: int) -> "list[int]":
     return [k for k, du in enumerate(arcs.du) if du == labels]
 
 
-def row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate, exact) -> Tensor:
-    """Scores of blank and label. exact: log-probabilities to the bit, where ops.score gives log(exp(x))."""
+def row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate) -> Tensor:
+    """Scores of blank and label; log-probabilities as they are, to the bit."""
     refuse_tangents(x)
     blank = class_of(blank, x.shape[3])
-    scores, *_ = ops.score(x, labels, input_lengths, label_lengths, blank, normalizer, bool(validate))
-    if not exact or normalizer != "none":
-        return scores
-    ids = torch.nn.functional.pad(labels.to(x.device, torch.int64), (0, 1)).clamp(0, x.shape[3] - 1)  # padding too
-    label = x.gather(-1, ids[:, None, :, None].expand(-1, x.shape[1], -1, -1))[..., 0]
-    rows = torch.stack([x[..., blank], label]).to(scores.dtype)
-    return torch.where(scores.isnan(), scores, rows)  # a label that cannot be is NaN
+    return ops.score(x, labels, input_lengths, label_lengths, blank, normalizer, bool(validate))[0]

@@ -3,8 +3,8 @@
     python benchmarks/cpu_floors.py --json results.json     # the table, ten minutes
     python benchmarks/cpu_floors.py --quick                 # some seconds
 
-Everything is checked against a float64 lattice (variants: against themselves in float64) on the very inputs it is timed on; what
-is wrong ends the run.
+Everything is checked against a float64 lattice (variants: against themselves in float64) on the very inputs it is timed
+on; what is wrong ends the run.
 """
 
 from __future__ import annotations

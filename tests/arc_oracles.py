@@ -1,13 +1,28 @@
 """What a variant should give: walks over every path, and the twin's recursion with torch's own derivative."""
 
+import itertools
 from fractions import Fraction
 from typing import NamedTuple
 
 import torch
 from batches import INF, Batch, inside
-from reference import Arc, lattice
+from reference import TOPOLOGIES, Arc, hat, lattice
 from torch import Tensor
 from torch.nn.functional import pad
+
+VARIANTS = [
+    "constrained",
+    "modified",
+    "hat",
+    "fastemit_lambda",
+    "sigma",
+    "delay_penalty",
+    "windows",
+    "blank_bias",
+    "label_bias",
+]
+PAIRS = [pair for pair in itertools.combinations(VARIANTS, 2) if pair != ("constrained", "modified")]
+ALONE_AND_IN_PAIRS = [("constrained",), *((name,) for name in VARIANTS[4:]), *PAIRS]
 
 
 def walk(arcs: list[tuple[int, int, Tensor]], T: int, U: int, ends_by_blank: bool) -> Tensor:
@@ -34,6 +49,59 @@ def row_scores(batch: Batch, log_probs: Tensor) -> tuple[Tensor, Tensor]:
     return log_probs[..., batch.blank % log_probs.shape[3]], log_probs.gather(3, ids)[..., 0]
 
 
+def options_of(variants, batch, seed=0):
+    """Keywords for some variants of a batch."""
+    g = torch.Generator().manual_seed(seed)
+    B, T, W, _ = batch.x.shape
+    bias = lambda: torch.randn(B, T, W, dtype=torch.float64, generator=g)  # noqa: E731
+    first = torch.randint(0, T, (B, W - 1), generator=g).sort(1).values
+    options = {
+        "fastemit_lambda": 0.4,
+        "sigma": 0.3,
+        "delay_penalty": -0.2,
+        "windows": torch.stack([first - 1, first + T // 2 + 1], -1),
+        "blank_bias": bias(),
+        "label_bias": bias(),
+    }
+    chosen = {name: options[name] for name in variants if name in options}
+    topology = next((name for name in variants if name in TOPOLOGIES), "standard")
+    return {**chosen, "topology": topology, **({"normalizer": "hat"} if "hat" in variants else {})}
+
+
+class Emphasised(torch.autograd.Function):
+    """x, with a derivative of so much."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.factor * grad, None
+
+
+def variant_arcs(batch, x, topology, *, normalizer="softmax", fastemit_lambda=0.0, sigma=0.0, delay_penalty=0.0,
+            windows=None, blank_bias=0.0, label_bias=0.0) -> list[Arc]:  # fmt: skip
+    """Of a two-arc loss, in float64, as the docstrings say."""
+    T = x.shape[1]
+    x = x.double()
+    log_probs = {"softmax": lambda: x.log_softmax(-1), "hat": lambda: hat(x, batch.blank), "none": lambda: x}[
+        normalizer
+    ]()
+    t = torch.arange(T)[:, None]
+    blank, label = row_scores(batch, log_probs - sigma)
+    blank, label = blank + blank_bias, label + label_bias
+    label = label + delay_penalty * ((batch.input_lengths[:, None, None].double() - 1) / 2 - t)
+    if windows is not None:
+        first, last = (pad(edge, (0, 1))[:, None] for edge in windows.unbind(-1))
+        label = torch.where((t < first) | (t > last), -INF, label)
+    if topology == "constrained":
+        label = label + pad(blank[:, :, 1:], (0, 1))
+    label = Emphasised.apply(label, 1 + fastemit_lambda)
+    return [Arc(dt, du, score) for (dt, du), score in zip(TOPOLOGIES[topology], (blank, label))]
+
+
 def tdt_arcs(batch: Batch, durations: list[int], tokens: Tensor, frames: Tensor, sigma: float = 0.0) -> list[Arc]:
     """Of a token-and-duration transducer, from the logits of both heads."""
     blank, label = (score - sigma for score in row_scores(batch, tokens.double().log_softmax(-1)))
@@ -47,6 +115,24 @@ def without_a_last_label(arcs: list[Arc], input_lengths: Tensor) -> list[Arc]:
     frame = torch.arange(arcs[0].score.shape[1])[:, None]
     lands = [frame + arc.dt == input_lengths[:, None, None] for arc in arcs]
     return [a._replace(score=a.score.masked_fill(last & bool(a.du), -INF)) for a, last in zip(arcs, lands, strict=True)]
+
+
+def log_z(arcs: list[Arc], T_b: Tensor, U_b: Tensor) -> Tensor:
+    """[B], node by node in nats, for torch to differentiate."""
+    B, T, W = arcs[0].score.shape
+    cells = inside(T, W, T_b, U_b)
+    scores = [arc.score.masked_fill(~cells, -INF) for arc in arcs]
+    alpha = {(0, 0): torch.zeros(B, dtype=torch.float64)}
+    for n in range(1, T + W):
+        for u in range(max(0, n - T), min(n, W - 1) + 1):
+            starts = [((n - u - arc.dt, u - arc.du), score) for arc, score in zip(arcs, scores, strict=True)]
+            come = [alpha[t, u] + score[:, t, u] for (t, u), score in starts if (t, u) in alpha and t < T]
+            if come:
+                come = torch.stack(come)
+                some = (come > -INF).any(0)  # or torch's derivative is NaN
+                alpha[n - u, u] = torch.where(some, torch.where(some, come, 0).logsumexp(0), -INF)
+    none = torch.full((B,), -INF, dtype=torch.float64)
+    return torch.stack([alpha.get((t, u), none)[b] for b, (t, u) in enumerate(zip(T_b.tolist(), U_b.tolist()))])
 
 
 def recursion(arcs: list[Arc], batch: Batch, ends_by_blank: bool, label_weight: float = 1.0) -> tuple[Tensor, Tensor]:

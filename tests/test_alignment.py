@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from arc_oracles import ARC_SETS, Oracle
+from arc_oracles import ARC_SETS, PAIRS, VARIANTS, Oracle, options_of, variant_arcs
 from batches import INF, JUNK_LABEL, NAN, Batch, batch, collate, edit, random_batch
 from cases import FRONT_ENDS, NO_LABEL_1, X1, X1_BLANK, X1_LABEL, X3, probabilities
 from compare import assert_opcheck, assert_same_bits, assert_within_budget
@@ -146,49 +146,26 @@ def call(backend, name: str, given: Batch, **keywords):
     return function(*(x.to(backend.device) for x in given[:4]), given.blank, **keywords)
 
 
-def arc_scores(given: Batch, topology: str, delay_penalty=0.0, sigma=0.0, windows=None, blank_bias=None,
-               label_bias=None) -> Tensor:  # fmt: skip
-    """Of log-probabilities, arc by arc."""
-    x, labels, T_b, U_b, blank = given
-    B, T, U1, _ = x.shape
-    scores = torch.zeros(B, T, U1, 2, dtype=torch.float64)
-    for b in range(B):
-        for t in range(int(T_b[b])):
-            for u in range(int(U_b[b]) + 1):
-                scores[b, t, u, 0] = x[b, t, u, blank] - sigma + (0 if blank_bias is None else blank_bias[b, t, u])
-            for u in range(int(U_b[b])):
-                score = x[b, t, u, labels[b, u]] - sigma + (0 if label_bias is None else label_bias[b, t, u])
-                score += delay_penalty * ((int(T_b[b]) - 1) / 2 - t)
-                if topology == "constrained":
-                    score += scores[b, t, u + 1, 0]
-                inside = windows is None or windows[b, u, 0] <= t <= windows[b, u, 1]
-                scores[b, t, u, 1] = score if inside else -INF
-    return scores
+def scores_of(given: Batch, topology: str = "standard", **variant) -> Tensor:
+    return torch.stack([arc.score for arc in variant_arcs(given, given.x, topology, **variant)], -1)
 
 
-def variants(B: int, T: int, U: int) -> dict:
-    g = torch.Generator().manual_seed(7)
-    first = torch.randint(0, 3, (B, U), generator=g)
-    blank_bias, label_bias = torch.randn(2, B, T, U + 1, generator=g, dtype=torch.float64)
-    return {
-        "plain": {},
-        "sigma": {"sigma": 0.05},
-        "delay_penalty": {"delay_penalty": 0.7},
-        "windows": {"windows": torch.stack([first, first + 2], -1)},
-        "biases": {"blank_bias": blank_bias, "label_bias": label_bias},
-    }
+BIASES = "blank_bias", "label_bias"
+OF_SCORES = [names for names in [(), *((name,) for name in VARIANTS), *PAIRS] if "fastemit_lambda" not in names]
 
 
-@TOPOLOGIES
-@FRONT_ENDS
-@pytest.mark.parametrize("variant", variants(1, 1, 1))
-def test_variants(backend, topology, from_logits, variant):
+@pytest.mark.parametrize(
+    "from_logits, variants",
+    [(logits, names) for logits in (True, False) for names in OF_SCORES if logits or "hat" not in names],
+)
+def test_variants(backend, from_logits, variants):
     given = random_batch(4, 5, 3, 6, seed=3, ragged=True, blank=2)
-    keywords = variants(4, 5, 3)[variant]
+    keywords = options_of(variants, given)
+    topology = keywords["topology"]
     arcs = ARC_SETS["standard" if topology == "standard" else "modified"]
-    wanted = Oracle(arc_scores(given.front(False), topology, **keywords), arcs, *given[2:4])
+    wanted = Oracle(scores_of(given, **keywords), arcs, *given[2:4])
     on_device = {k: x.to(backend.device) if isinstance(x, Tensor) else x for k, x in keywords.items()}
-    keywords = {"topology": topology, "from_logits": from_logits, **on_device}
+    keywords = {"from_logits": from_logits, **on_device}
     given = given.front(from_logits)
     blank, label = call(backend, "posteriors", given, **keywords)
     assert_within_budget("blank", blank, wanted.posteriors[..., 0], floor=1e-11)
@@ -251,7 +228,7 @@ def test_equal_logits(backend, T, U, dtype):
 def test_best_path_of_narrow_log_probs_is_exact(backend, dtype):
     """Sums of what the rows hold, in double: bit for bit on every device."""
     given = random_batch(3, 6, 3, 5, seed=8, ragged=True).front(False).to(dtype)
-    wanted = Oracle(arc_scores(given.to(torch.float64), "standard"), ARC_SETS["standard"], *given[2:4])
+    wanted = Oracle(scores_of(given, normalizer="none"), ARC_SETS["standard"], *given[2:4])
     frames, score = call(backend, "align", given)
     assert_same_bits("frames", frames.cpu(), wanted.frames)
     assert_same_bits("score", score.cpu(), wanted.score)
@@ -282,7 +259,7 @@ def answers(backend, given: Batch, from_logits: bool, **keywords) -> list[Tensor
 @FRONT_ENDS
 def test_padding_is_not_read(backend, topology, from_logits):
     given = random_batch(4, 5, 3, 6, seed=9, ragged=True).front(from_logits)
-    biases = {name: x.masked_fill(~given.cells, NAN) for name, x in variants(4, 5, 3)["biases"].items()}
+    biases = {name: x.masked_fill(~given.cells, NAN) for name, x in options_of(BIASES, given).items() if name in BIASES}
     window = pad(torch.tensor([[0, 4]]).expand(4, 3, 2), (0, 0, 0, 1), value=JUNK_LABEL)
     keywords = {name: pad(x, (0, 1, 0, 1), value=NAN).to(backend.device) for name, x in biases.items()}
     got = answers(backend, given.poisoned(), from_logits, topology=topology, windows=window.to(backend.device),
@@ -330,8 +307,8 @@ def test_empty_batches(backend):
 def test_gradcheck(backend, name, topology, from_logits):
     given = random_batch(3, 4, 2, 4, seed=2, ragged=True).front(from_logits)
     given = given._replace(input_lengths=given.input_lengths.clamp(min=2))  # with a path in every topology
-    biases = variants(3, 4, 2)["biases"]
-    inputs = [x.to(backend.device).requires_grad_() for x in (given.x, *biases.values())]
+    biases = [options_of(BIASES, given)[name] for name in BIASES]
+    inputs = [x.to(backend.device).requires_grad_() for x in (given.x, *biases)]
 
     def function(x, blank_bias, label_bias):
         return call(backend, name, given._replace(x=x), from_logits=from_logits, topology=topology,
@@ -438,14 +415,40 @@ def test_frames_to_seconds(backend):
     assert seconds(torch.tensor([1.5]), 0.5).dtype == torch.float32
 
 
+def test_frames_to_seconds_refuses(backend):
+    for frames, shift, words in [
+        ([1, 2], 0.04, "frames must be a tensor of integers or floating point numbers, got list"),
+        (torch.zeros(2).cfloat(), 0.04, "frames must be .*, got torch.complex64"),
+        (torch.zeros(2), None, "frame_shift must be a finite float, got NoneType"),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            backend.rnnt.alignment.frames_to_seconds(frames, shift)
+
+
+@pytest.mark.parametrize("mask", [-1e9, -1e30, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_masks_that_every_path_has_to_take(backend, mask, dtype):
+    """Finite ones are beyond what float32 counts exactly: no answer is right, but each is an answer."""
+    T, U = 60, 7
+    given = random_batch(1, T, U, 5, seed=4)
+    x = given.front(False).x.clone()
+    x[:, :, 1, given.labels[0, 1]] = mask
+    given = given._replace(x=x.to(dtype))
+    blank, label, expected, entropy, frames, *_ = answers(backend, given, False)
+    total = blank + label
+    assert (total >= 0).all() and (total <= 1 + 1e-4).all() and (total[0, 0, 0] - 1).abs() < 1e-4
+    assert (expected >= 0).all() and (expected <= T - 1).all() and (frames >= 0).all()
+    assert 0 <= entropy.item() <= math.log(math.comb(T + U - 1, U)) + 1e-3
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_arguments(backend, name):
     for change, error, words in [
         ({"topology": "ctc"}, ValueError, "topology must be one of standard, modified, constrained"),
         ({"normalizer": "hat"}, ValueError, "normalizer must be softmax or none without from_logits"),
         ({"from_logits": 1}, TypeError, "from_logits must be a bool"),
-        ({"sigma": "0"}, TypeError, "sigma must be a float"),
-        ({"delay_penalty": NAN}, ValueError, "delay_penalty must be finite"),
+        ({"sigma": "0"}, TypeError, "sigma must be a finite float"),
+        ({"delay_penalty": NAN}, ValueError, "delay_penalty must be a finite float"),
         ({"windows": torch.zeros(1, 2)}, TypeError, "windows must be an int32 or int64 tensor"),
         ({"blank_bias": torch.zeros(1, 2)}, ValueError, "blank_bias must have shape"),
     ]:
@@ -455,8 +458,8 @@ def test_arguments(backend, name):
         call(backend, name, X1._replace(blank=5))
     with pytest.raises(TypeError, match="labels must be int32 or int64"):
         call(backend, name, X1._replace(labels=X1.labels.double()))
-    for n, error in [(-1, ValueError), (1.5, TypeError), (True, TypeError)]:
-        with pytest.raises(error, match="n must be an int"):
+    for n, error in [(-1, ValueError), (10**30, ValueError), (1.5, TypeError), (True, TypeError)]:
+        with pytest.raises(error, match="n must be "):
             call(backend, "sample_paths", X1, n=n)
 
 
@@ -473,6 +476,8 @@ def test_data(backend, name, value):
     _, _, expected, entropy, frames, score, samples = answers(backend, given, False)
     assert expected[0].isnan().all() and entropy[0].isnan() and score[0].isnan()
     assert (frames[0] == -1).all() and (samples[0] == -1).all()
+    posteriors = answers(backend, given, False)[:2]
+    assert all(of_arc[0].isnan().any() and not of_arc[1].isnan().any() for of_arc in posteriors)
     assert expected[1].isfinite().all() and score[1].isfinite() and (frames[1] >= 0).all()
 
 

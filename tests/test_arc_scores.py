@@ -200,3 +200,30 @@ def test_sequences_of_durations(backend):
         rnnt.tdt_loss(x, more, *ids, DURATIONS, omega=0.5, generator=5)
     with pytest.raises(TypeError, match="generator must be a torch.Generator or None, got int"):
         rnnt.alignment.sample_paths(x, *ids, from_logits=True, generator=5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_scores_of_log_probs_are_the_log_probs(backend, dtype):
+    batch = random_batch(3, 5, 3, 6, ragged=True, scale=30.0).front(False).to(dtype)
+    scores, softmax, _ = backend.rnnt.ops.score(*(x.to(backend.device) for x in batch[:4]), 0, "none", False)
+    label = batch.x[:, :, :3].gather(3, batch.labels[:, None, :, None].expand(-1, 5, -1, -1))[..., 0]
+    cells, with_label = batch.cells, batch.cells[:, :, 1:]
+    assert torch.equal(scores[0].cpu()[cells], batch.x[..., 0][cells].to(scores.dtype)) and softmax.numel() == 0
+    assert torch.equal(scores[1, :, :, :3].cpu()[with_label], label[with_label].to(scores.dtype))
+    assert (scores[0].cpu()[~cells] == 0).all() and (scores[1, :, :, :3].cpu()[~with_label] == 0).all()
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "hat"])
+def test_a_sure_row_keeps_the_digits_of_its_score(backend, normalizer):
+    """log p is near 0, and as exact as the distance to the others: not the rounded logarithm of a number near 1."""
+    batch = random_batch(1, 60, 3, 40, seed=1)
+    batch.x[..., 0] += torch.linspace(5, 40, 60, dtype=torch.float64)[:, None]
+    single = batch.to(torch.float32)
+
+    def scores(given):
+        ids = (x.to(backend.device) for x in given[:4])
+        return backend.rnnt.ops.score(*ids, 0, normalizer, False)[0].cpu().double()
+
+    exact = scores(single.to(torch.float64))
+    error = (scores(single) / exact - 1)[0, 0]
+    assert exact[0].abs().min() < 1e-12 and error.abs().max() < 40 * 2.0**-24

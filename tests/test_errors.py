@@ -81,6 +81,7 @@ METADATA = [
         for value in (None, "0.1", True)
     ],
     ("scale_loss", 1, TypeError, "bool", "int"),
+    *[(name, 10**400, ValueError, "finite float", "1000") for name in ("fastemit_lambda", "sigma", "delay_penalty")],
 ]
 
 
@@ -95,6 +96,34 @@ def test_metadata(backend, name, value, error, wanted, got, from_logits, as_modu
         call(backend, from_logits, as_module, **{name: value})
     shown = ("logits" if from_logits else "log_probs") if name == "x" else name
     assert_names(raised, shown, wanted, got)
+
+
+def test_other_layouts_are_refused(backend):
+    x = torch.ones(B, T, U + 1, V, device=backend.device)
+    for name, value, got in [
+        ("x", x.to_sparse(), "torch.sparse_coo"),
+        ("x", torch.nested.nested_tensor([x[0], x[1]]), "a nested one"),
+        ("labels", GOOD.labels.to_sparse(), "torch.sparse_coo"),
+        ("blank_bias", x[..., 0].to_sparse(), "torch.sparse_coo"),
+    ]:
+        with pytest.raises(TypeError) as raised:
+            call(backend, True, False, **{name: value})
+        assert_names(raised, "logits" if name == "x" else name, "dense tensor", got)
+    for name, value in [("x", x.to(torch.float8_e5m2)), ("label_bias", x[..., 0].to(torch.float8_e5m2))]:
+        with pytest.raises(TypeError) as raised:
+            call(backend, True, False, **{name: value})
+        assert_names(raised, "logits" if name == "x" else name, "bfloat16", "torch.float8_e5m2")
+
+
+def test_the_modules_check_what_they_can(backend):
+    for make, words in [
+        (lambda: backend.rnnt.RNNTLoss(blank="a"), "blank must be an int, got str"),
+        (lambda: backend.rnnt.TDTLoss([1], blank="a"), "blank must be an int, got str"),
+        (lambda: backend.rnnt.TDTLoss([1], generator=3), "generator must be a torch.Generator or None, got int"),
+        (lambda: backend.rnnt.TDTLoss([1], joint=2), "joint must be a bool, got int"),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            make()
 
 
 @pytest.mark.parametrize("option", ["reduction", "topology", "clamp"])

@@ -31,6 +31,39 @@ def test_the_gradient_takes_the_place_of_the_logits(backend, dtype, V, topology)
     assert_same_bits("logits", logits * 2, wanted)  # twice the gradient of 2 w at w
 
 
+LARGE = [(16, 0), (17, 0), (250, 0), (257, 0), (1030, 0), (2051, 0), (29, 5), (251, 5), (1024, 16)]
+
+
+@pytest.mark.parametrize("V, tail", LARGE)
+def test_large_gradients_leave_by_whole_lines(backend, V, tail):
+    """On the CPU they go past the cache, in place they do not: the same bits, in each row, and none outside of them."""
+    T, U = 40, 9
+    B = 1 + (1 << 20) // (T * (U + 1) * V)
+    backend.needs(B, T, U + 1, V + tail)
+    batch = random_batch(B, T, U, V, ragged=True).to(torch.float32)
+    ids = [tensor.to(backend.device) for tensor in batch[1:4]]
+    more = torch.randn(B, T, U + 1, tail)
+    x = torch.cat([batch.x, more], -1).to(backend.device)
+    scores, softmax, _ = backend.rnnt.ops.score(x, *ids, 0, "softmax", False, 0, tail)
+    posteriors, of_tail = torch.rand_like(scores), torch.randn_like(more, device=backend.device)
+    posteriors[:, 0, 3:] = 0  # rows of zeros
+    upstream = torch.ones(B, device=backend.device)
+    rest = (upstream, x, *ids, softmax, posteriors, 0, "softmax", None, 0, of_tail if tail else None)
+    wanted = backend.rnnt.ops.score_backward(*rest)
+    in_place = x.clone()
+    backend.rnnt.ops.score_backward_out(in_place, upstream, in_place, *rest[2:])
+    assert_same_bits("in place", in_place.cpu(), wanted.cpu())
+    for offset in (1, 5):
+        memory = torch.full((x.numel() + 32,), 7.0, device=backend.device)
+        out = memory[offset : offset + x.numel()].view(x.shape)
+        backend.rnnt.ops.score_backward_out(out, *rest)
+        assert_same_bits("elsewhere", out.cpu(), wanted.cpu())
+        assert (memory[:offset] == 7).all() and (memory[offset + x.numel() :] == 7).all()
+    frames_first = torch.full((T, B, U + 1, V + tail), 7.0, device=backend.device)  # rows do not follow each other
+    backend.rnnt.ops.score_backward_out(frames_first.transpose(0, 1), *rest)
+    assert_same_bits("frames first", frames_first.transpose(0, 1).cpu(), wanted.cpu())
+
+
 def test_any_rows_that_do_not_overlap(backend):
     wanted = overwritten(backend, RAGGED)[1]
     frames_first = overwritten(backend, RAGGED, lambda w: (w.transpose(0, 1) * 2).transpose(0, 1))[1]

@@ -79,6 +79,12 @@ def test_options(backend, from_logits, keywords):
     assert_same_as_padded(backend, RAGGED.front(from_logits), from_logits, **keywords)
 
 
+def test_log_probs_have_no_normalizer(backend):
+    for normalizer, words in [("hat", "must be softmax or none without from_logits, got 'hat'"), ("x", "got 'x'")]:
+        with pytest.raises(ValueError, match=f"normalizer .*{words}"):
+            call(backend, RAGGED, from_logits=False, normalizer=normalizer)
+
+
 @FRONT_ENDS
 @pytest.mark.parametrize(
     "keywords",
@@ -408,13 +414,24 @@ def test_packing_refuses(backend):
     pack, unpack, rows = backend.rnnt.pack_rows, backend.rnnt.unpack_rows, torch.zeros(ROWS, 9)
     for function, message in [
         (lambda: pack(rows, T, U), r"x must have shape \[B, T, U \+ 1, \.\.\.\], got"),
-        (lambda: pack(RAGGED.x[:, :5], T, U), r"input_lengths must have shape \[B\], each in \[0, 5\], got \[6"),
-        (lambda: pack(RAGGED.x, T, U - 1), r"label_lengths must have shape \[B\], each in \[0, 4\], got \[3"),
-        (lambda: pack(RAGGED.x[:2], T, U), r"x must have .* for 3 input_lengths"),
+        (lambda: pack(RAGGED.x[:, :5], T, U), r"input_lengths must be in \[0, 5\], got \[6"),
+        (lambda: pack(RAGGED.x, T, U - 1), r"label_lengths must be in \[0, 4\], got \[3"),
+        (lambda: pack(RAGGED.x[:2], T, U), r"input_lengths must have shape \[2\], got \[3\]"),
         (lambda: pack(RAGGED.x, T, U[:2]), r"label_lengths must have shape \[3\], got \[2\]"),
-        (lambda: unpack(rows, T, U, T=5), r"input_lengths must have shape \[B\], each in \[0, 5\]"),
+        (lambda: unpack(rows, T, U, T=5), r"input_lengths must be in \[0, 5\]"),
+        (lambda: unpack(rows, T, U, U=-1), r"U must be None or an int >= 0, got -1"),
+        (lambda: unpack(rows, T[0], U), r"input_lengths must have shape \[B\], got \[\]"),
         (lambda: unpack(rows[1:], T, U), rf"packed must have {ROWS} rows, .*, got {ROWS - 1}"),
         (lambda: unpack(rows[0, 0], T, U), r"packed must have shape .*, got \[\]"),
     ]:
         with pytest.raises(ValueError, match=message):
+            function()
+    for function, message in [
+        (lambda: pack([rows], T, U), "x must be a torch.Tensor, got list"),
+        (lambda: pack(RAGGED.x, T.tolist(), U), "input_lengths must be a torch.Tensor, got list"),
+        (lambda: pack(RAGGED.x, T.double(), U), "input_lengths must be int32 or int64, got torch.float64"),
+        (lambda: unpack(rows, T, U.tolist()), "label_lengths must be a torch.Tensor, got list"),
+        (lambda: unpack(rows, T, U, T=1.5), "T must be an int, got float"),
+    ]:
+        with pytest.raises(TypeError, match=message):
             function()

@@ -123,14 +123,15 @@ def test_tdt_of_a_ragged_batch(backend, dtype, clamp, fastemit_lambda):
 
 
 @pytest.mark.parametrize("dtype", WIDE_AND_NARROW, ids=str)
-@pytest.mark.parametrize("clamp", [None, 0.02])
-def test_multi_blank_of_a_ragged_batch(backend, dtype, clamp):
+@pytest.mark.parametrize("clamp, fastemit_lambda", [(None, 0.0), (0.02, 0.0), (None, 0.3), (0.02, 0.3)])
+def test_multi_blank_of_a_ragged_batch(backend, dtype, clamp, fastemit_lambda):
     batch = random_batch(3, 30, 9, 21, ragged=True, blank=20)
     batch = batch._replace(labels=batch.labels.clamp(max=17)).to(dtype)
     loss, grad = run(backend, backend.rnnt.multiblank_rnnt_loss, batch.poisoned(), big_blank_durations=[2, 5], blank=20,
-                     sigma=0.05, clamp=clamp)  # fmt: skip
+                     sigma=0.05, clamp=clamp, fastemit_lambda=fastemit_lambda)  # fmt: skip
     leaf = batch.x.double().requires_grad_()
-    wanted, surrogate = recursion(big_blank_arcs(batch, [2, 5], leaf, 0.05), batch, ends_by_blank=False)
+    wanted, surrogate = recursion(big_blank_arcs(batch, [2, 5], leaf, 0.05), batch, ends_by_blank=False,
+                                  label_weight=1 + fastemit_lambda)  # fmt: skip
     (truth,) = torch.autograd.grad(surrogate, leaf)
     truth = truth if clamp is None else truth.clamp(-clamp, clamp)
     floor = {torch.float64: None, torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
@@ -280,9 +281,13 @@ def test_a_second_derivative_is_refused(backend):
         ({"durations": [0, 1, -2]}, ValueError, "durations must be different and at least 0"),
         ({"durations": [0, 1, 2.5]}, TypeError, "durations must be a sequence of ints"),
         ({"durations": [True, 2, 3]}, TypeError, "durations must be a sequence of ints"),
+        ({"durations": b"012"}, TypeError, "durations must be a sequence of ints"),
+        ({"durations": {0: 1, 1: 2, 2: 3}}, TypeError, "durations must be a sequence of ints"),
         ({"durations": range(20)}, ValueError, "durations must be at most 16, got 20"),
-        ({"sigma": math.nan}, ValueError, "sigma must be finite"),
+        ({"sigma": math.nan}, ValueError, "sigma must be a finite float"),
         ({"fastemit_lambda": -1.0}, ValueError, "fastemit_lambda must be a finite float >= 0"),
+        ({"sigma": 10**400}, ValueError, "sigma must be a finite float, got 1000"),
+        ({"omega": 10**400}, ValueError, "omega must be a finite float >= 0, got 1000"),
         ({"omega": 1.5}, ValueError, r"omega must be in \[0, 1\]"),
         ({"clamp": 0.0}, ValueError, "clamp must be None or a float > 0"),
         ({"reduction": "average"}, ValueError, "reduction must be one of"),
@@ -296,10 +301,24 @@ def test_errors(backend, options, error, message):
         backend.rnnt.tdt_loss(batch.x, frames[..., :1], *batch[1:4], durations=[0])
     with pytest.raises(ValueError, match="blank must be at least 2"):
         backend.rnnt.multiblank_rnnt_loss(batch.x, *batch[1:4], big_blank_durations=[2, 3], blank=1)
-    if backend.data_errors == "raise":
-        with pytest.raises(RuntimeError, match=r"labels\[0, 0\] must not be a big blank"):
-            labels = torch.full_like(batch.labels, 3)
-            backend.rnnt.multiblank_rnnt_loss(batch.x, labels, *batch[2:4], big_blank_durations=[2], blank=4)
+
+
+def test_a_label_must_not_be_a_big_blank(backend):
+    batch = random_batch(2, 4, 2, 5, blank=4)
+    labels = torch.tensor([[3, 0], [1, 2]])
+    options = {"big_blank_durations": [2], "blank": 4}
+    function = backend.rnnt.multiblank_rnnt_loss
+    if torch.device(backend.device).type != "cpu":
+        loss, grad = run(backend, function, batch._replace(labels=labels), **options)
+        assert loss[0].isnan() and grad[0].isnan().any() and loss[1].isfinite() and grad[1].isfinite().all()
+    elif backend.data_errors == "raise":
+        long = batch._replace(labels=labels, label_lengths=torch.tensor([2, 3]))
+        with pytest.raises(RuntimeError, match=r"label_lengths\[1\] must be in"):
+            run(backend, function, long, **options)
+    with pytest.raises(RuntimeError, match=r"labels\[0, 0\] must not be a big blank"):
+        run(backend, function, batch._replace(labels=labels), **options, validate=True)
+    short = batch._replace(labels=labels, label_lengths=torch.tensor([0, 2]))  # padding may be anything
+    assert run(backend, function, short, **options)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

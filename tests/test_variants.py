@@ -290,3 +290,18 @@ def test_native_ops_check_fastemit(backend, value):
     with pytest.raises(RuntimeError, match="fastemit_lambda must be finite and >= 0, got"):
         options = 0, "hat", "standard", None, value
         backend.rnnt.ops.loss_backward(torch.ones_like(loss), x, *ids, loss, *kept, *options)
+
+
+@pytest.mark.parametrize("bad", [-INF, INF, NAN])
+@pytest.mark.parametrize("V", [3, 40])
+@TOPOLOGIES
+def test_labels_of_hat_where_windows_leave_none(backend, bad, V, topology):
+    """They have no part in the loss, whatever they are, and none in the gradient."""
+    batch = random_batch(2, 3, 1, V)
+    windows = torch.tensor([[[1, 2], [7, 7]], [[0, 2], [7, 7]]], device=backend.device)  # of a padded label too
+    options = {"normalizer": "hat", "windows": windows, "topology": topology}
+    wanted, truth = backend.loss_and_grad(batch, **options)
+    loss, grad = backend.loss_and_grad(edit(batch, bad, (0, 0, 0, slice(1, None))), **options)
+    assert_same_bits("loss", loss, wanted)
+    assert_same_bits("gradient", grad, truth)
+    assert (grad[0, 0, 0, 1:] == 0).all() and grad[0, 0, 0, 0] != 0

@@ -14,7 +14,7 @@ from .arcs import (
     row_scores,
     sample_of_arcs,
 )
-from .checks import check_options, check_tensors, check_variant, number_of
+from .checks import check_flags, check_one_of, check_tensors, check_variant, normalizer_of, number_of
 from .lattice import ARCS, transducer_arcs
 
 __all__ = [
@@ -273,18 +273,21 @@ def frames_to_seconds(frames: Tensor, frame_shift: float) -> Tensor:
         >>> alignment.frames_to_seconds(torch.tensor([0, 25, -1]), 0.04)
         tensor([0., 1., nan], dtype=torch.float64)
     """
+    if not isinstance(frames, Tensor) or frames.is_complex() or frames.dtype == torch.bool:
+        kind = frames.dtype if isinstance(frames, Tensor) else type(frames).__name__
+        raise TypeError(f"frames must be a tensor of integers or floating point numbers, got {kind}")
+    frame_shift = number_of("frame_shift", frame_shift)
     frames = frames if frames.is_floating_point() else frames.double()
     return torch.where(frames == -1, torch.nan, frames * frame_shift)
 
 
 def _scores(x, labels, input_lengths, label_lengths, blank, from_logits, normalizer, topology, delay_penalty, sigma,
             windows, blank_bias, label_bias, validate) -> Tensor:  # fmt: skip
-    check_options("none", normalizer, None, 0.0, topology, from_logits=from_logits, validate=validate)
-    if normalizer == "hat" and not from_logits:
-        raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
+    normalizer = normalizer_of(from_logits, normalizer)
+    check_one_of("topology", topology, ARCS)
+    check_flags(validate=validate)
     check_tensors("log_probs", x, labels, input_lengths, label_lengths)
     check_variant(x.device, x.shape[:3], windows, blank_bias, label_bias)
-    normalizer = normalizer if from_logits else "none"
     scores = row_scores(x, labels, input_lengths, label_lengths, blank, normalizer, validate)
     return transducer_arcs(scores, input_lengths, topology, sigma=number_of("sigma", sigma), windows=windows,
                            delay_penalty=number_of("delay_penalty", delay_penalty), blank_bias=blank_bias,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ._ops import ops
 from .arcs import align_of_arcs, posteriors_of_arcs, row_scores
-from .checks import check_duration_logits, check_options, check_tensors, durations_of, number_of
+from .checks import check_duration_logits, check_flags, check_tensors, durations_of, normalizer_of, number_of
 from .lattice import Arcs, refuse_tangents
 from .tdt import big_blanks_of, tdt_arcs
 
@@ -177,11 +177,11 @@ def align_multiblank(
 
 def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, durations, blank, sigma, from_logits,
                 validate) -> "tuple[Tensor, Arcs]":  # fmt: skip
-    check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
+    normalizer = normalizer_of(from_logits, "softmax")
+    check_flags(validate=validate)
     check_tensors("token_logits", tokens, labels, input_lengths, label_lengths)
     durations = durations_of(durations)
     check_duration_logits(duration_logits, tokens, durations)
-    normalizer = "softmax" if from_logits else "none"
     scores = row_scores(tokens, labels, input_lengths, label_lengths, blank, normalizer, validate)
     refuse_tangents(duration_logits)
     scores = ops.tdt_scores(scores - number_of("sigma", sigma), duration_logits.to(scores.dtype), input_lengths,
@@ -191,10 +191,10 @@ def _tdt_scores(tokens, duration_logits, labels, input_lengths, label_lengths, d
 
 def _multiblank_scores(x, labels, input_lengths, label_lengths, big_blank_durations, blank, sigma, from_logits,
                        validate) -> "tuple[Tensor, Arcs]":  # fmt: skip
-    check_options("none", "softmax", None, 0.0, "standard", from_logits=from_logits, validate=validate)
+    normalizer = normalizer_of(from_logits, "softmax")
+    check_flags(validate=validate)
     check_tensors("log_probs", x, labels, input_lengths, label_lengths)
-    arcs, (blank, *big) = big_blanks_of(x, labels, label_lengths, big_blank_durations, blank, validate)
-    normalizer = "softmax" if from_logits else "none"
+    arcs, (blank, *big), labels = big_blanks_of(x, labels, label_lengths, big_blank_durations, blank, validate)
     ids = labels, input_lengths, label_lengths
     scores = [row_scores(x, *ids, blank, normalizer, validate)]
     scores += [row_scores(x, *ids, of_big, normalizer, validate)[:1] for of_big in big]

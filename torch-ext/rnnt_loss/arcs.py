@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ._ops import ops
-from .checks import check_generator, class_of
+from .checks import check_generator, class_of, integer_of
 from .lattice import Arcs, refuse_tangents
 
 
@@ -23,17 +23,19 @@ def expected_frames_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths
     T, U1 = scores.shape[2:]
     frame = torch.arange(T, device=scores.device, dtype=scores.dtype)
     mean = (of_arcs[_advancing(arcs, 1), ..., :-1].sum(0) * frame[:, None]).sum(1)
-    has_label = torch.arange(U1 - 1, device=scores.device) < label_lengths.to(scores.device)[:, None]
+    lengths = label_lengths.to(scores.device)
+    lengths = torch.where((lengths < 0) | (lengths >= U1), U1 - 1, lengths)  # those of nobody are all NaN
+    has_label = torch.arange(U1 - 1, device=scores.device) < lengths[:, None]
     has_frame = has_label & (loss != torch.inf)[:, None]
     return mean.masked_fill(loss.isnan()[:, None], torch.nan).masked_fill(~has_frame, -1.0)
 
 
 def entropy_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor, arcs: Arcs) -> Tensor:
-    wide = scores.double()  # a difference of large numbers
-    loss, of_arcs = _loss_and_posteriors(wide, input_lengths, label_lengths, arcs)
-    # Where an arc is on no path, neither its score, perhaps -inf, nor its posterior's derivative has a part.
-    mean_score = (of_arcs * wide.masked_fill(of_arcs == 0, 0.0)).sum((0, 2, 3))
-    return torch.where(loss == torch.inf, 0.0, (-loss - mean_score).clamp(min=0)).to(scores.dtype)
+    _, of_arcs = _loss_and_posteriors(scores.double(), input_lengths, label_lengths, arcs)
+    p = of_arcs.detach()
+    # That of an arc, given its cell. Its own derivatives add up to 0 in a cell.
+    surprise = torch.where(p > 0, (p.sum(0) / p).log(), 0.0)
+    return (of_arcs * surprise).sum((0, 2, 3)).to(scores.dtype)
 
 
 def align_of_arcs(
@@ -53,10 +55,9 @@ def sample_of_arcs(
     generator: Optional[torch.Generator] = None,
 ) -> "tuple[Tensor, Tensor]":
     """Frames [n, B, U] and numbers of the labels' arcs [n, B, U] on n paths."""
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"n must be an int, got {type(n).__name__}")
-    if n < 0:
-        raise ValueError(f"n must be an int >= 0, got {n}")
+    n = integer_of("n", n)
+    if not 0 <= n < 1 << 31:
+        raise ValueError(f"n must be in [0, 2^31), got {n}")
     check_generator(generator)
     _, B, T, U1 = scores.shape
     device = scores.device if generator is None else generator.device

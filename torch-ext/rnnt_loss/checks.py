@@ -1,7 +1,8 @@
-"""What is checked of arguments: metadata, here and nowhere else. Of data, the binding checks what it can see."""
+"""What functions have in common to check of their arguments: metadata. Of data, the binding checks what it can see."""
 
 import math
 import operator
+import sys
 
 import torch
 from torch import Tensor
@@ -24,27 +25,53 @@ def check_options(reduction, normalizer, clamp, fastemit_lambda, topology, **fla
     check_one_of("reduction", reduction, REDUCTIONS)
     check_one_of("topology", topology, ARCS)
     check_one_of("normalizer", normalizer, NORMALIZERS)
-    if isinstance(fastemit_lambda, bool) or not isinstance(fastemit_lambda, (int, float)):
-        raise TypeError(f"fastemit_lambda must be a finite float >= 0, got {type(fastemit_lambda).__name__}")
-    if not 0 <= fastemit_lambda < math.inf:
-        raise ValueError(f"fastemit_lambda must be a finite float >= 0, got {fastemit_lambda!r}")
-    if clamp is not None:
-        if isinstance(clamp, bool) or not isinstance(clamp, (int, float)):
-            raise TypeError(f"clamp must be None or a float > 0, got {type(clamp).__name__}")
-        if not clamp > 0:
-            raise ValueError(f"clamp must be None or a float > 0, got {clamp!r}")
+    number_of("fastemit_lambda", fastemit_lambda, 0.0)
+    clamp_of(clamp)
+    check_flags(**flags)
+
+
+def check_flags(**flags) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool) and not (name == "validate" and flag is None):
             raise TypeError(f"{name} must be a bool{' or None' * (name == 'validate')}, got {type(flag).__name__}")
 
 
+def normalizer_of(from_logits, normalizer) -> str:
+    """What rows need: none, if they hold log-probabilities."""
+    if not isinstance(from_logits, bool):
+        raise TypeError(f"from_logits must be a bool, got {type(from_logits).__name__}")
+    check_one_of("normalizer", normalizer, NORMALIZERS)
+    if normalizer == "hat" and not from_logits:
+        raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
+    return normalizer if from_logits else "none"
+
+
+def check_dense(name, tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise TypeError(f"{name} must be a dense tensor, got {'a nested one' if tensor.is_nested else tensor.layout}")
+
+
+def check_numbers(name, tensor) -> None:
+    check_dense(name, tensor)
+    if tensor.dtype not in DTYPES:
+        raise TypeError(f"{name} must be float32, float64, float16 or bfloat16, got {tensor.dtype}")
+
+
+def check_lengths(name, lengths, shape) -> None:
+    check_dense(name, lengths)
+    if lengths.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} must be int32 or int64, got {lengths.dtype}")
+    if tuple(lengths.shape) != tuple(shape):
+        raise ValueError(f"{name} must have shape {list(shape)}, got {list(lengths.shape)}")
+
+
 def check_tensors(name, x, labels, input_lengths, label_lengths, packed=False) -> None:
     integers = {"labels": labels, "input_lengths": input_lengths, "label_lengths": label_lengths}
-    for key, tensor in {name: x, **integers}.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{key} must be a torch.Tensor, got {type(tensor).__name__}")
-    if x.dtype not in DTYPES:
-        raise TypeError(f"{name} must be float32, float64, float16 or bfloat16, got {x.dtype}")
+    for key, tensor in integers.items():
+        check_dense(key, tensor)
+    check_numbers(name, x)
     if packed:
         if x.dim() != 2 or x.shape[1] < 1:
             raise ValueError(f"{name} must have shape [sum of T_b (U_b + 1), V] with V >= 1, got {list(x.shape)}")
@@ -79,21 +106,29 @@ def check_variant(device, cells, windows, blank_bias, label_bias) -> None:
     for name, bias in (("blank_bias", blank_bias), ("label_bias", label_bias)):
         if bias is None:
             continue
-        if not isinstance(bias, Tensor) or not bias.is_floating_point():
-            kind = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
-            raise TypeError(f"{name} must be a floating point tensor, got {kind}")
+        check_numbers(name, bias)
         if tuple(bias.shape) != tuple(cells) or bias.device != device:
             raise ValueError(f"{name} must have shape {list(cells)} on {device}, got {list(bias.shape)} on "
                              f"{bias.device}")  # fmt: skip
 
 
 def number_of(name, value, least=-math.inf) -> float:
+    wanted = "a finite float" + f" >= {least:g}" * (least > -math.inf)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a float, got {type(value).__name__}")
-    if not (-math.inf < value < math.inf and value >= least):
-        at_least = f" and at least {least:g}" if least > -math.inf else ""
-        raise ValueError(f"{name} must be finite{at_least}, got {value!r}")
+        raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
+    if not (abs(value) <= sys.float_info.max and value >= least):
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
     return float(value)
+
+
+def clamp_of(clamp) -> "float | None":
+    if clamp is None:
+        return None
+    if isinstance(clamp, bool) or not isinstance(clamp, (int, float)):
+        raise TypeError(f"clamp must be None or a float > 0, got {type(clamp).__name__}")
+    if not clamp > 0:
+        raise ValueError(f"clamp must be None or a float > 0, got {clamp!r}")
+    return float(clamp) if clamp <= sys.float_info.max else math.inf
 
 
 def check_generator(generator) -> None:
@@ -115,13 +150,17 @@ def frames_of(name, x, input_lengths, max_input_length) -> int:
     return longest
 
 
-def class_of(blank, V) -> int:
-    if isinstance(blank, bool):
-        raise TypeError("blank must be an int, got bool")
+def integer_of(name, value) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, got bool")
     try:
-        index = operator.index(blank)
+        return operator.index(value)
     except TypeError:
-        raise TypeError(f"blank must be an int, got {type(blank).__name__}") from None
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
+
+
+def class_of(blank, V) -> int:
+    index = integer_of("blank", blank)
     if not -V <= index < V:
         raise ValueError(f"blank must be in [-{V}, {V}), got {index}")
     return index + V if index < 0 else index
@@ -142,13 +181,10 @@ def check_overwritable(name, x) -> None:
         covered = stride * (size - 1) + covered
 
 
-# ---- durations
-
-
 def integers_of(name, values, least, most_of_them) -> "tuple[int, ...]":
     try:
-        if isinstance(values, (set, frozenset)):
-            raise TypeError("no order")
+        if isinstance(values, (set, frozenset, dict, bytes, bytearray)):
+            raise TypeError("no sequence of numbers")
         values = tuple(values)
         found = tuple(operator.index(value) for value in values)
         if any(isinstance(value, bool) for value in values):
@@ -173,9 +209,7 @@ def durations_of(values) -> "tuple[int, ...]":
 
 def check_duration_logits(duration_logits, token_logits, durations) -> None:
     wanted = (*token_logits.shape[:3], len(durations))
-    if not isinstance(duration_logits, Tensor) or not duration_logits.is_floating_point():
-        kind = duration_logits.dtype if isinstance(duration_logits, Tensor) else type(duration_logits).__name__
-        raise TypeError(f"duration_logits must be a floating point tensor, got {kind}")
+    check_numbers("duration_logits", duration_logits)
     if duration_logits.shape != wanted:
         raise ValueError(f"duration_logits must have shape {list(wanted)}, got {list(duration_logits.shape)}")
     if duration_logits.device != token_logits.device:

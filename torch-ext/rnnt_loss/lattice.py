@@ -1,7 +1,7 @@
 """The waist: rows become scores of arcs, a variant changes these, and one lattice takes any arcs.
 
 What a variant does is a function of tensors, from the scores of blank and label [2, B, T, U + 1] to those of its arcs
-[K, B, T, U + 1]. It is all there is of the variant: its derivative is torch's.
+[K, B, T, U + 1], and its derivative autograd's.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,18 @@ import torch
 from torch import Tensor
 
 from ._ops import ops
-from .checks import check_options, check_overwritable, check_tensors, check_variant, class_of, frames_of, number_of
+from .checks import (
+    check_options,
+    check_overwritable,
+    check_tensors,
+    check_variant,
+    clamp_of,
+    class_of,
+    frames_of,
+    integer_of,
+    normalizer_of,
+    number_of,
+)
 from .lattice import ARCS, Rows, lattice_loss, reduced, refuse_tangents, transducer_arcs
 
 
@@ -189,10 +200,9 @@ class RNNTLoss(torch.nn.Module):
     ):
         super().__init__()
         check_options(
-            reduction, normalizer, clamp, fastemit_lambda, topology, from_logits=from_logits, scale_loss=scale_loss,
+            reduction, normalizer, clamp, fastemit_lambda, topology, scale_loss=scale_loss,
             zero_infinity=zero_infinity, validate=validate)  # fmt: skip
-        if normalizer == "hat" and not from_logits:
-            raise ValueError("normalizer must be softmax or none without from_logits, got 'hat'")
+        normalizer_of(from_logits, normalizer), integer_of("blank", blank)
         number_of("sigma", sigma), number_of("delay_penalty", delay_penalty)
         self.blank = blank
         self.reduction = reduction
@@ -219,9 +229,10 @@ class RNNTLoss(torch.nn.Module):
         label_bias: Optional[Tensor] = None,
     ) -> Tensor:
         """x: [B, T, U + 1, V], logits if from_logits, else log-probabilities; the rest as in `rnnt_loss`."""
-        name, normalizer = ("logits", self.normalizer) if self.from_logits else ("log_probs", "none")
-        return _loss(name, x, labels, input_lengths, label_lengths, self.blank, self.reduction, normalizer=normalizer,
-                     clamp=self.clamp, fastemit_lambda=self.fastemit_lambda, scale_loss=self.scale_loss,
+        name = "logits" if self.from_logits else "log_probs"
+        return _loss(name, x, labels, input_lengths, label_lengths, self.blank, self.reduction,
+                     normalizer=normalizer_of(self.from_logits, self.normalizer), clamp=self.clamp,
+                     fastemit_lambda=self.fastemit_lambda, scale_loss=self.scale_loss,
                      zero_infinity=self.zero_infinity, topology=self.topology, sigma=self.sigma,
                      delay_penalty=self.delay_penalty, windows=windows, blank_bias=blank_bias, label_bias=label_bias,
                      validate=self.validate)  # fmt: skip
@@ -248,7 +259,7 @@ def _loss(name, x, labels, input_lengths, label_lengths, blank, reduction, *, no
     keep = torch.is_grad_enabled() and x.requires_grad
     if inplace_grad and keep:
         check_overwritable(name, x)
-    clamp, fastemit_lambda = clamp and float(clamp), float(fastemit_lambda)
+    clamp, fastemit_lambda = clamp_of(clamp), number_of("fastemit_lambda", fastemit_lambda, 0.0)
     variant = {"sigma": number_of("sigma", sigma), "delay_penalty": number_of("delay_penalty", delay_penalty)}
     if topology != "constrained" and not any(variant.values()) and windows is blank_bias is label_bias is None:
         loss, _, _ = ops.loss_forward(x, labels, input_lengths, label_lengths, blank, normalizer, topology, clamp,

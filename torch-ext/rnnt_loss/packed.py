@@ -5,6 +5,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from .checks import check_dense, check_lengths, integer_of, normalizer_of
 from .loss import _loss
 
 
@@ -72,10 +73,8 @@ def rnnt_loss_packed(
         >>> logits = torch.randn(50 * 11 + 40 * 8, 30, requires_grad=True)   # [sum of T_b (U_b + 1), V]
         >>> rnnt_loss_packed(logits, labels, input_lengths, label_lengths).backward()
     """
-    if not isinstance(from_logits, bool):
-        raise TypeError(f"from_logits must be a bool, got {type(from_logits).__name__}")
     return _loss("logits", logits, labels, input_lengths, label_lengths, blank, reduction,
-                 normalizer=normalizer if from_logits else "none", clamp=clamp, fastemit_lambda=fastemit_lambda,
+                 normalizer=normalizer_of(from_logits, normalizer), clamp=clamp, fastemit_lambda=fastemit_lambda,
                  scale_loss=scale_loss, zero_infinity=zero_infinity, topology=topology, sigma=sigma,
                  delay_penalty=delay_penalty, windows=windows, blank_bias=blank_bias, label_bias=label_bias,
                  validate=validate, inplace_grad=inplace_grad, packed=True,
@@ -105,12 +104,11 @@ def pack_rows(x: Tensor, input_lengths: Tensor, label_lengths: Tensor) -> Tensor
         >>> pack_rows(torch.arange(12).view(2, 3, 2), torch.tensor([1, 3]), torch.tensor([1, 0]))
         tensor([ 0,  1,  6,  8, 10])
     """
+    check_dense("x", x)
     if x.dim() < 3:
         raise ValueError(f"x must have shape [B, T, U + 1, ...], got {list(x.shape)}")
-    if len(x) != len(input_lengths):
-        raise ValueError(
-            f"x must have {len(input_lengths)} utterances, for {len(input_lengths)} input_lengths, got {len(x)}"
-        )
+    for name, lengths in (("input_lengths", input_lengths), ("label_lengths", label_lengths)):
+        check_lengths(name, lengths, x.shape[:1])
     return x[_cells(x.shape[1], x.shape[2] - 1, input_lengths, label_lengths, x.device)]
 
 
@@ -150,8 +148,17 @@ def unpack_rows(
                  [ 4, -1],
                  [ 5, -1]]])
     """
+    check_dense("packed", packed)
     if packed.dim() < 1:
         raise ValueError("packed must have shape [sum of T_b (U_b + 1), ...], got []")
+    check_dense("input_lengths", input_lengths)
+    if input_lengths.dim() != 1:
+        raise ValueError(f"input_lengths must have shape [B], got {list(input_lengths.shape)}")
+    for name, lengths in (("input_lengths", input_lengths), ("label_lengths", label_lengths)):
+        check_lengths(name, lengths, input_lengths.shape)
+    for name, size in (("T", T), ("U", U)):
+        if size is not None and integer_of(name, size) < 0:
+            raise ValueError(f"{name} must be None or an int >= 0, got {size}")
     T, U = (
         int(lengths.max()) if size is None and len(lengths) else size or 0
         for size, lengths in ((T, input_lengths), (U, label_lengths))
@@ -167,9 +174,7 @@ def unpack_rows(
 def _cells(T: int, U: int, input_lengths: Tensor, label_lengths: Tensor, device: torch.device) -> Tensor:
     """[B, T, U + 1], whether (t, u) is a cell of the utterance."""
     for name, lengths, most in (("input_lengths", input_lengths, T), ("label_lengths", label_lengths, U)):
-        if lengths.shape != input_lengths.shape[:1]:
-            raise ValueError(f"{name} must have shape {list(input_lengths.shape[:1])}, got {list(lengths.shape)}")
         if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) <= most:
-            raise ValueError(f"{name} must have shape [B], each in [0, {most}], got {lengths.tolist()}")
+            raise ValueError(f"{name} must be in [0, {most}], got {lengths.tolist()}")
     frames, labels = (lengths.to(device)[:, None, None] for lengths in (input_lengths, label_lengths))
     return (torch.arange(T, device=device)[:, None] < frames) & (torch.arange(U + 1, device=device) <= labels)

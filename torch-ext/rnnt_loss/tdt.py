@@ -11,12 +11,15 @@ from .checks import (
     MOST_ARCS,
     chance_of,
     check_duration_logits,
+    check_flags,
     check_generator,
     check_options,
     check_overwritable,
     check_tensors,
+    clamp_of,
     class_of,
     durations_of,
+    integer_of,
     integers_of,
     number_of,
 )
@@ -60,7 +63,7 @@ def tdt_loss(
         scale_loss: return (1 + fastemit_lambda) x loss, with the same gradient.
         clamp: bound, > 0, of d loss_b / d logits of both heads, before the upstream gradient is multiplied in.
         omega: the chance that this call is the loss of the token head alone, as a standard transducer (sigma unused).
-        generator: that omega is drawn from; torch's default one on the CPU.
+        generator: that omega is drawn from; torch's default one on the CPU. One on a GPU is waited for.
 
     Returns:
         The loss in nats, float32 (float64 for float64 tokens): [B] for reduction "none", else a scalar.
@@ -82,7 +85,7 @@ def tdt_loss(
     check_tensors("token_logits", token_logits, labels, input_lengths, label_lengths)
     durations = durations_of(durations)
     check_duration_logits(duration_logits, token_logits, durations)
-    options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
+    options = Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
     rows = options.rows("token_logits", token_logits, labels, input_lengths, label_lengths, blank)
     return _tdt(token_logits, rows, durations, options, omega, generator, duration_logits)
 
@@ -116,8 +119,8 @@ def tdt_loss_from_joint_logits(
         >>> lengths = torch.tensor([50, 40]), torch.tensor([10, 7])
         >>> tdt_loss_from_joint_logits(logits, labels, *lengths, durations=[0, 1, 2, 3, 4]).backward()
     """
-    options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
-    return _tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank, options, omega, generator)
+    options = Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
+    return tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank, options, omega, generator)
 
 
 class TDTLoss(torch.nn.Module):
@@ -141,8 +144,8 @@ class TDTLoss(torch.nn.Module):
             "fastemit_lambda": fastemit_lambda, "scale_loss": scale_loss, "clamp": clamp,
             "zero_infinity": zero_infinity, "omega": omega, "generator": generator, "validate": validate,
         }  # fmt: skip
-        _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, False, validate, sigma)
-        chance_of(omega)
+        Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, False, validate, sigma)
+        integer_of("blank", blank), chance_of(omega), check_generator(generator), check_flags(joint=joint)
 
     def forward(self, *tensors: Tensor, **named: Tensor) -> Tensor:
         """The five tensors of `tdt_loss`, or the four of `tdt_loss_from_joint_logits` if joint, in order or by name."""
@@ -200,8 +203,8 @@ def multiblank_rnnt_loss(
         >>> multiblank_rnnt_loss(logits, labels, *lengths, big_blank_durations=[2, 4], blank=29).backward()
     """
     check_tensors("logits", logits, labels, input_lengths, label_lengths)
-    options = _Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
-    arcs, (index, *extra) = big_blanks_of(logits, labels, label_lengths, big_blank_durations, blank, validate)
+    options = Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
+    arcs, (index, *extra), labels = big_blanks_of(logits, labels, label_lengths, big_blank_durations, blank, validate)
     rows = options.rows("logits", logits, labels, input_lengths, label_lengths, index, extra=extra)
 
     def compose(scores: Tensor, *big: Tensor) -> Tensor:
@@ -210,17 +213,17 @@ def multiblank_rnnt_loss(
     return options.finished(lattice_loss(logits, rows, arcs, compose), label_lengths)
 
 
-class _Options:
-    """What the losses of this file have in common. tokens_alone: FastEmit and clamp leave durations' gradient alone."""
+class Options:
+    """What losses with durations have in common. tokens_alone: FastEmit and clamp leave durations' gradient alone."""
 
     def __init__(self, reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma,
                  tokens_alone=False):  # fmt: skip
         check_options(reduction, "softmax", clamp, fastemit_lambda, "standard", zero_infinity=zero_infinity,
                       inplace_grad=inplace_grad, validate=validate, scale_loss=scale_loss)  # fmt: skip
-        self.fastemit_lambda = float(fastemit_lambda)
+        self.fastemit_lambda = number_of("fastemit_lambda", fastemit_lambda, 0.0)
         self.sigma, self.tokens_alone = number_of("sigma", sigma), tokens_alone
         self.reduction, self.scale_loss, self.zero_infinity = reduction, scale_loss, zero_infinity
-        self.kept = {"clamp": clamp and float(clamp), "inplace_grad": inplace_grad, "validate": bool(validate)}
+        self.kept = {"clamp": clamp_of(clamp), "inplace_grad": inplace_grad, "validate": bool(validate)}
 
     def rows(self, name, x, labels, input_lengths, label_lengths, blank, extra=(), tail=0) -> Rows:
         if self.kept["inplace_grad"] and torch.is_grad_enabled() and x.requires_grad:
@@ -240,7 +243,7 @@ def tdt_arcs(durations: Sequence[int]) -> Arcs:
     return Arcs((*blanks, *durations), (*[0] * len(blanks), *[1] * len(durations)), ends_by_blank=True)
 
 
-def _tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank, options, omega, generator) -> Tensor:
+def tdt_of_joint(logits, labels, input_lengths, label_lengths, durations, blank, options, omega, generator) -> Tensor:
     check_tensors("logits", logits, labels, input_lengths, label_lengths)
     durations = durations_of(durations)
     V = logits.shape[3] - len(durations)
@@ -274,17 +277,22 @@ def _tdt(x, rows, durations, options, omega, generator, *duration_logits) -> Ten
     return options.finished(loss, rows.label_lengths)
 
 
-def big_blanks_of(x, labels, label_lengths, durations, blank, validate) -> "tuple[Arcs, list[int]]":
-    """Arcs of blank, label and big blanks, and the classes of all but label."""
+def big_blanks_of(x, labels, label_lengths, durations, blank, validate) -> "tuple[Arcs, list[int], Tensor]":
+    """Arcs of blank, label and big blanks, the classes of all but label, and the labels.
+
+    A label must not be a big blank: that is an error, or where nobody may look, on a GPU, no label at all (so NaN).
+    """
     durations = integers_of("big_blank_durations", durations, 1, MOST_ARCS - 2)
     index = class_of(blank, x.shape[3])
     if index < len(durations):
         raise ValueError(f"blank must be at least {len(durations)}, for as many big blanks before it, got {blank}")
     big = [index - 1 - i for i in range(len(durations))]
-    if validate or labels.device.type == label_lengths.device.type == "cpu":
+    is_big = (labels >= index - len(big)) & (labels < index)
+    if not validate and not labels.device.type == label_lengths.device.type == "cpu":
+        labels = labels.masked_fill(is_big, -1)
+    elif not (label_lengths > labels.shape[1]).any():  # which is an error that comes first
         within = torch.arange(labels.shape[1], device=labels.device) < label_lengths.to(labels.device)[:, None]
-        bad = within & (labels >= index - len(big)) & (labels < index)
-        if bad.any():
-            b, u = bad.nonzero()[0].tolist()
+        if (within & is_big).any():
+            b, u = (within & is_big).nonzero()[0].tolist()
             raise RuntimeError(f"labels[{b}, {u}] must not be a big blank ({big}), got {labels[b, u]}")
-    return Arcs((1, 0, *durations), (0, 1, *[0] * len(durations))), [index, *big]
+    return Arcs((1, 0, *durations), (0, 1, *[0] * len(durations))), [index, *big], labels

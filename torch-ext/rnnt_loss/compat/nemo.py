@@ -7,13 +7,13 @@ from ..checks import check_one_of
 from ..lattice import reduced
 from ..layers import _mean_per_label, _ours
 from ..loss import rnnt_loss_from_logits
-from ..tdt import _Options, _tdt_of_joint, multiblank_rnnt_loss
+from ..tdt import Options, multiblank_rnnt_loss, tdt_of_joint
 from ._arguments import cast, check_tensor, clamp_of
 
 
 def _tdt(*tensors, durations, blank, reduction, scale_loss, clamp, fastemit_lambda=0.0, sigma=0.0, omega=0.0) -> Tensor:
-    options = _Options(reduction, fastemit_lambda, scale_loss, clamp, False, False, None, sigma, tokens_alone=True)
-    return _tdt_of_joint(*tensors, durations, blank, options, omega, generator=None)
+    options = Options(reduction, fastemit_lambda, scale_loss, clamp, False, False, None, sigma, tokens_alone=True)
+    return tdt_of_joint(*tensors, durations, blank, options, omega, generator=None)
 
 
 _NUMBA = ("fastemit_lambda", "clamp")

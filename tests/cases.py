@@ -56,6 +56,10 @@ X1 = batch(
     ],
     [1, 2],
 )
+X1_DURATIONS = torch.tensor(  # logits of durations 0, 1, 2
+    [[[[0.3, 0.1, 0.2], [0.0, 0.5, 0.1], [0.2, 0.2, 0.2]], [[0.1, 0.4, 0.0], [0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]]],
+    dtype=torch.float64,
+)
 X3 = X1._replace(x=X1.x[:, [0, 1, 0]], input_lengths=torch.tensor([3]))
 X1_LOSS, X3_LOSS = 4.495666773770733, 5.7367250428101615
 X1_MODIFIED, X3_MODIFIED = 2.761683127353663, 3.167828306204979

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+# Of gradients through scores of arcs that have the dtype's accumulation type, and of inputs rounded to it.
+FLOORS = {torch.float64: None, torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+
 
 def assert_within_budget(name: str, got: Tensor, truth: Tensor, twin: Tensor | None = None, floor: float | None = None):
     """Every element of `got` is near `truth` (float64), and infinite or NaN exactly where it is.

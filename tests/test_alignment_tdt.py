@@ -4,23 +4,18 @@ import pytest
 import torch
 from arc_oracles import ARC_SETS, Oracle
 from batches import NAN, edit, random_batch
-from cases import X1
+from cases import X1, X1_DURATIONS
 from compare import assert_same_bits, assert_within_budget
 from torch.nn.functional import pad
 
-TDT = torch.tensor(
-    [[[[0.3, 0.1, 0.2], [0.0, 0.5, 0.1], [0.2, 0.2, 0.2]], [[0.1, 0.4, 0.0], [0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]]],
-    dtype=torch.float64,
-)
-
 
 def test_tdt(backend):
-    tokens, durations = X1.x.log_softmax(-1), TDT.log_softmax(-1)
+    tokens, durations = X1.x.log_softmax(-1), X1_DURATIONS.log_softmax(-1)
     label = tokens.gather(3, torch.tensor([1, 2, 0])[None, None, :, None].expand(1, 2, 3, 1))
     scores = torch.cat([tokens[..., :1] - 0.05 + durations[..., 1:], label - 0.05 + durations], -1)
     wanted = Oracle(scores, ARC_SETS["tdt"], *X1[2:4])
     assert abs(wanted.log_z.item() + 5.724600567824256) < 1e-12 and len(wanted.paths[0]) == 6
-    for given, heads in [(True, (X1.x, TDT)), (False, (tokens, durations))]:
+    for given, heads in [(True, (X1.x, X1_DURATIONS)), (False, (tokens, durations))]:
         arguments = [x.to(backend.device) for x in (*heads, *X1[1:4])]
         keywords = {"durations": [0, 1, 2], "sigma": 0.05, "from_logits": given}
         blank, of_label = backend.rnnt.alignment.posteriors_tdt(*arguments, **keywords)
@@ -46,9 +41,9 @@ def test_tdt_gradients_do_not_read_padding(backend):
 def test_tdt_arguments(backend, name):
     function = getattr(backend.rnnt.alignment, name)
     for durations, head, words in [
-        ([0, 1, 2], TDT[..., :2], "duration_logits must have shape"),
-        ([0, 1, 1], TDT, "durations must be different"),
-        ([0], TDT[..., :1], "durations must be"),
+        ([0, 1, 2], X1_DURATIONS[..., :2], "duration_logits must have shape"),
+        ([0, 1, 1], X1_DURATIONS, "durations must be different"),
+        ([0], X1_DURATIONS[..., :1], "durations must be"),
     ]:
         with pytest.raises(ValueError, match=words):
             function(X1.x.to(backend.device), head.to(backend.device), *X1[1:4], durations=durations)

@@ -7,7 +7,7 @@ import torch
 from arc_oracles import ALONE_AND_IN_PAIRS, VARIANTS, log_z, options_of, recursion, row_scores, variant_arcs, walk
 from batches import INF, NAN, random_batch
 from cases import X1, X3, probabilities
-from compare import assert_same_bits, assert_within_budget
+from compare import FLOORS, assert_same_bits, assert_within_budget
 from reference import TOPOLOGIES
 from torch.nn.functional import pad
 
@@ -84,7 +84,7 @@ def test_all_at_once_on_a_ragged_batch(backend, topology, clamp, from_logits, dt
     plain = {} if from_logits else {"normalizer": "none"}
     arcs = variant_arcs(batch, leaves["x"], **{**options, **plain, **{k: v for k, v in leaves.items() if k != "x"}})
     wanted, surrogate = recursion(arcs, batch, ends_by_blank=False)
-    floor = {torch.float64: None, torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    floor = FLOORS[dtype]
     assert_within_budget("loss", loss, wanted)
     for name, grad in zip(leaves, torch.autograd.grad(surrogate, list(leaves.values())), strict=True):
         grad = grad.clamp(-clamp, clamp) if clamp and name == "x" else grad

@@ -6,14 +6,10 @@ import pytest
 import torch
 from arc_oracles import recursion, row_scores, tdt_arcs, walk
 from batches import INF, NAN, random_batch
-from cases import X1
-from compare import assert_opcheck, assert_within_budget
+from cases import X1, X1_DURATIONS
+from compare import FLOORS, assert_opcheck, assert_within_budget
 from reference import Arc
 
-X1_DURATIONS = torch.tensor(
-    [[[0.3, 0.1, 0.2], [0, 0.5, 0.1], [0.2, 0.2, 0.2]], [[0.1, 0.4, 0], [0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]],
-    dtype=torch.float64,
-)[None]
 DURATIONS = [[1], [0, 1], [0, 1, 2], [2, 1], [3, 0, 5], [4, 2, 1, 0], [*range(16)]]
 WIDE_AND_NARROW = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -110,7 +106,7 @@ def test_tdt_of_a_ragged_batch(backend, dtype, clamp, fastemit_lambda):
     leaves = [batch.x.double().requires_grad_(), frames.double().requires_grad_()]
     arcs = tdt_arcs(batch, durations, *leaves, sigma=0.05)
     wanted, surrogate = recursion(arcs, batch, ends_by_blank=True, label_weight=1 + fastemit_lambda)
-    floor = {torch.float64: None, torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    floor = FLOORS[dtype]
     assert_within_budget("loss", loss, wanted)
     for name, got, grad in zip(("tokens", "durations"), grads, torch.autograd.grad(surrogate, leaves), strict=True):
         assert got.dtype == dtype and (got[~padded.cells] == 0).all()
@@ -134,7 +130,7 @@ def test_multi_blank_of_a_ragged_batch(backend, dtype, clamp, fastemit_lambda):
                                   label_weight=1 + fastemit_lambda)  # fmt: skip
     (truth,) = torch.autograd.grad(surrogate, leaf)
     truth = truth if clamp is None else truth.clamp(-clamp, clamp)
-    floor = {torch.float64: None, torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    floor = FLOORS[dtype]
     assert_within_budget("loss", loss, wanted)
     assert_within_budget("gradient", grad[:, :30, :10], truth, floor=floor)
 

@@ -43,6 +43,7 @@ BOUNDS = {  # the most that a value should be; of "fresh gradient", the least
     "HAT": None,
     "sigma": None,
     "TDT": 1.5,
+    "TDT, two heads": 1.5,
     "fresh gradient": 12,
     "memory, in place": 24,
     "memory": 24,
@@ -57,7 +58,8 @@ NOTES = {
     "them the logits are copied to where they will be overwritten, untimed.",
     "bfloat16, float16": "rnnt_loss_from_logits, forward + backward / the same in float32.",
     "HAT, sigma": "rnnt_loss_from_logits with that keyword, forward + backward / without.",
-    "TDT": "tdt_loss_from_joint_logits, five durations, forward + backward / rnnt_loss_from_logits of as many columns.",
+    "TDT": "tdt_loss_from_joint_logits, or tdt_loss of two tensors, five durations, forward + backward / "
+    "rnnt_loss_from_logits of as many columns.",
     "fresh gradient": "torchaudio / rnnt_loss_from_logits, forward + backward, in a process with malloc's defaults.",
     "memory": "bytes per cell beyond the logits, and beyond the gradient where it is not in place: VmHWM after "
     "forward + backward less VmRSS before, in a fresh process with malloc's defaults. 1 MiB more is allowed.",
@@ -200,15 +202,25 @@ def variant_inputs(shape: str) -> tuple[torch.Tensor, ...]:
     return logits, labels.clamp(max=logits.shape[3] - len(DURATIONS) - 1), *lengths
 
 
+def two_heads(kernel, heads: tuple[torch.Tensor, ...], *ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    leaves = [head.detach().requires_grad_() for head in heads]
+    losses = kernel.tdt_loss(*leaves, *ids, durations=DURATIONS, reduction="none")
+    losses.sum().backward()
+    return losses.detach(), *(leaf.grad for leaf in leaves)
+
+
 def over_standard(kernel, shape: str, *settings) -> list[dict]:
     inputs, losses = variant_inputs(shape), variants(kernel)
+    double = inputs[0].double(), *inputs[1:]
     works = {name: partial(peers.training, loss, inputs) for name, loss in losses.items()}
+    heads = inputs[0].split([inputs[0].shape[3] - len(DURATIONS), len(DURATIONS)], -1)
+    works["TDT, two heads"] = partial(two_heads, kernel, [head.contiguous() for head in heads], *inputs[1:])
     for name, step in works.items():
-        (loss, grad), double = step(), (inputs[0].double(), *inputs[1:])
-        exact, exact_grad = peers.training(losses[name], double)
-        grad_error = (grad - exact_grad).abs().max() / exact_grad.abs().max()
+        loss, *grads = step()
+        exact, exact_grad = peers.training(losses[name.split(",")[0]], double)
+        grad_error = (torch.cat(grads, -1) - exact_grad).abs().max() / exact_grad.abs().max()
         require(f"{shape} {name}", float(((loss - exact) / exact).abs().max()), float(grad_error))
-        del grad, exact_grad
+        del grads, exact_grad
     return over_floor(shape, works, *settings)
 
 

@@ -49,15 +49,13 @@ class ArcLattice {
     behind = shares + K * plane, ahead = behind + plane;
     for (int64_t i = team.rank(); i < plane; i += team.size()) {
       memory[i] = 0, memory[plane + i] = -INFINITY;
-      if (p.posteriors) memory[2 * plane + i] = 0;
       if (p.tangent) memory[(3 + K) * plane + i] = memory[(4 + K) * plane + i] = 0;
     }
     team.sync();
   }
 
   // log Z in nats; -inf without a path, NaN where a score of an arc that leaves a cell is NaN or +inf. For posteriors,
-  // of what arrives at a node the share that came by each arc is kept: by its end, as numbers near 1 they need no
-  // exponent.
+  // the share that each arc has in what arrives at a node is kept; as a number of at most 1 it needs no exponent.
   RNNT_HD double forward() {
     const bool bad = has_bad_score(p, scores + first_row, T, U, team);
     if (team.rank() == 0) mantissa[0] = 1, exponent[0] = 0;

@@ -35,8 +35,8 @@ TAIL = -1  # of Rows, among the inputs
 class Rows(NamedTuple):
     """What the rows are: ids, and how they become scores.
 
-    extra: classes that are arcs besides blank and label. tail: columns behind the classes that are no scores, but an
-    input of the variant (a second head in the same tensor).
+    extra: how many classes before the blank's are arcs too, the nearest first. tail: columns behind the classes that
+    are no scores, but an input of the variant (a second head in the same tensor).
     """
 
     labels: Tensor
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
     label_lengths: Tensor
     blank: int
     normalizer: str = "softmax"
-    extra: Sequence[int] = ()
+    extra: int = 0
     tail: int = 0
     clamp: Optional[float] = None
     inplace_grad: bool = False
@@ -80,8 +80,7 @@ class LatticeLoss(torch.autograd.Function):
                                          rows.tail)  # fmt: skip
         tensors = [scores]
         if rows.extra:
-            logits = x[..., list(rows.extra)].movedim(-1, 0).to(scores.dtype)
-            tensors.append(logits - softmax[0] - softmax[1].log1p())
+            tensors.append(_blanks(x, rows).to(scores.dtype)[1:] - softmax[0] - softmax[1].log1p())
         if rows.tail:
             tensors.append(tail)
         # No narrower than the scores: a gradient is rounded to its tensor's dtype when it has its upstream factor.
@@ -129,14 +128,18 @@ class LatticeLoss(torch.autograd.Function):
         return [grad_x, *grads]
 
 
+def _blanks(x: Tensor, rows: Rows) -> Tensor:
+    """The columns of the blank and of the extra classes, [1 + extra, B, T, U + 1]."""
+    return x[..., rows.blank - rows.extra : rows.blank + 1].flip(-1).movedim(-1, 0)
+
+
 def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra, tail) -> None:
     if extra is not None:  # for the kernel their posteriors are the blank's; their classes are set right behind it
-        classes = [rows.blank, *rows.extra]
         own = torch.cat([posteriors[:1], extra])
         # Those of the other arcs are added up: of a confident model, the sum of all less one's own is rounding.
         others = torch.stack([posteriors[1] + own[:k].sum(0) + own[k + 1 :].sum(0) for k in range(len(own))])
         posteriors = torch.stack([own.sum(0), posteriors[1]])
-        logits, (largest, rest) = x[..., classes].movedim(-1, 0).to(own.dtype), softmax
+        logits, (largest, rest) = _blanks(x, rows).to(own.dtype), softmax
         p = (logits - largest).exp() / (1 + rest)
         lacks = torch.where(logits == largest, rest / (1 + rest), 1 - p)  # 1 - p, see eq. 10
         of_classes = torch.where(posteriors.sum(0) == 0, 0.0, others * p - own * lacks)
@@ -146,7 +149,8 @@ def _row_gradients(grad_x, grad_loss, x, softmax, rows, posteriors, extra, tail)
     ops.score_backward_out(grad_x, grad_loss, x, *ids, softmax, posteriors, rows.blank, rows.normalizer, rows.clamp,
                            rows.max_input_length, *tail)  # fmt: skip
     if extra is not None:
-        grad_x[..., classes] = _times(of_classes, grad_loss[:, None, None]).movedim(0, -1).to(grad_x.dtype)
+        last = grad_x[..., rows.blank - rows.extra : rows.blank + 1]
+        last.copy_(_times(of_classes, grad_loss[:, None, None]).movedim(0, -1).flip(-1))
 
 
 def _times(grad: Tensor, upstream: Tensor) -> Tensor:

@@ -205,7 +205,7 @@ def multiblank_rnnt_loss(
     check_tensors("logits", logits, labels, input_lengths, label_lengths)
     options = Options(reduction, fastemit_lambda, scale_loss, clamp, zero_infinity, inplace_grad, validate, sigma)
     arcs, (index, *extra), labels = big_blanks_of(logits, labels, label_lengths, big_blank_durations, blank, validate)
-    rows = options.rows("logits", logits, labels, input_lengths, label_lengths, index, extra=extra)
+    rows = options.rows("logits", logits, labels, input_lengths, label_lengths, index, extra=len(extra))
 
     def compose(scores: Tensor, *big: Tensor) -> Tensor:
         return emphasised(torch.cat([scores, *big]) - sigma, arcs, options.fastemit_lambda)
@@ -225,7 +225,7 @@ class Options:
         self.reduction, self.scale_loss, self.zero_infinity = reduction, scale_loss, zero_infinity
         self.kept = {"clamp": clamp_of(clamp), "inplace_grad": inplace_grad, "validate": bool(validate)}
 
-    def rows(self, name, x, labels, input_lengths, label_lengths, blank, extra=(), tail=0) -> Rows:
+    def rows(self, name, x, labels, input_lengths, label_lengths, blank, extra=0, tail=0) -> Rows:
         if self.kept["inplace_grad"] and torch.is_grad_enabled() and x.requires_grad:
             check_overwritable(name, x)
         return Rows(labels, input_lengths, label_lengths, class_of(blank, x.shape[3] - tail), "softmax", extra, tail,

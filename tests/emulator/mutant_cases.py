@@ -16,12 +16,12 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
-from arc_oracles import ARC_SETS, Oracle, recursion, row_scores, tdt_arcs  # noqa: E402
-from batches import INF, NAN, Batch, edit, random_batch  # noqa: E402
+from arc_oracles import ARC_SETS, Oracle, recursion, row_scores, tdt_arcs, without_a_last_label  # noqa: E402
+from batches import INF, NAN, Batch, edit, inside, random_batch  # noqa: E402
 from compare import assert_within_budget  # noqa: E402
 from conftest import Backend, surrounded  # noqa: E402
 from load_variant import load  # noqa: E402
-from reference import Twin  # noqa: E402
+from reference import Arc, Twin, hat, lattice  # noqa: E402
 
 RANDOM, REVERSE = 2, 1
 ORDERS = [(RANDOM, 1, 0, 32), (RANDOM, 2, 10, 6), (REVERSE, 3, 0, 8)]  # order, seed, preemption, resident blocks
@@ -168,6 +168,52 @@ class Durations(Case):
         assert grad[0].isnan().all(), "gradient of a bad utterance"
 
 
+class HatScores(Case):
+    """Of cells, and a row's gradient from all that comes back to them: also to labels that are none."""
+
+    def try_on(self, backend: Backend) -> None:
+        padded, (T, W), (_, _, T_b, U_b, blank) = self.batch.poisoned(self.padding), self.batch.x.shape[1:3], self.batch
+        x, logits = self.layout(padded.x).detach().requires_grad_(), self.batch.x.double().requires_grad_()
+        scores, *_ = backend.rnnt.ops.score(x, *padded[1:4], blank, "hat", False)
+        upstream = torch.linspace(-1, 0.5, scores.numel(), dtype=scores.dtype).view(scores.shape)
+        (grad,) = torch.autograd.grad(scores, x, upstream)
+        exists = torch.stack([self.batch.cells, inside(T, W, T_b, U_b - 1)])
+        wanted = torch.stack(row_scores(self.batch, hat(logits, blank))).masked_fill(~exists, 0)
+        (wanted_grad,) = torch.autograd.grad(wanted, logits, upstream[:, :, :T, :W].double())
+        assert_within_budget("scores", scores[:, :, :T, :W].detach(), wanted.detach())
+        assert_within_budget("gradient", grad[:, :T, :W], wanted_grad)
+        assert (scores[:, ~padded.cells] == 0).all() and (grad[~padded.cells] == 0).all(), "padding"
+
+
+class ArcPosteriors(Case):
+    """Of arcs with durations, a class each, and how they change; a bad length costs its own utterance both."""
+
+    def try_on(self, backend: Backend) -> None:
+        padded, (T, W), T_b, U_b = self.batch.poisoned(self.padding), self.batch.x.shape[1:3], *self.batch[2:4]
+        dt, du, ends_by_blank = ARC_SETS["tdt_without_0"]
+        scores = padded.x.movedim(-1, 0).contiguous().requires_grad_()
+        tangent, small = torch.linspace(-1, 2, scores.numel(), dtype=DOUBLE).sin().view(scores.shape), 1e-5
+
+        def found(T_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            _, posteriors = backend.rnnt.ops.lattice(scores, T_b, U_b, dt, du, ends_by_blank, True, False)
+            return posteriors.detach(), torch.autograd.grad(posteriors, scores, tangent)[0]
+
+        def wanted(further: float) -> torch.Tensor:
+            moved = (scores.detach() + further * tangent)[:, :, :T, :W]
+            arcs = without_a_last_label([Arc(*arc) for arc in zip(dt, du, moved, strict=True)], T_b)
+            return torch.stack(lattice(arcs, T_b, U_b).posteriors)
+
+        posteriors, change = found(T_b)
+        assert_within_budget("posteriors", posteriors[:, :, :T, :W], wanted(0))
+        wanted_change = (wanted(small) - wanted(-small)) / (2 * small)
+        assert_within_budget("change", change[:, :, :T, :W], wanted_change, floor=1e-8)
+        assert (posteriors[:, ~padded.cells] == 0).all() and (change[:, ~padded.cells] == 0).all(), "padding"
+        T_b = T_b.clone()
+        T_b[0] = scores.shape[2] + 1
+        for of_bad in found(T_b):
+            assert of_bad[:, 0].isnan().all() and of_bad[:, 1:].isfinite().all(), "posteriors of a bad length"
+
+
 class BestPath(Case):
     """Of arc scores; a bad length costs its own utterance its score."""
 
@@ -283,7 +329,10 @@ CASES = [
     Case("not a number in arc scores", (2, 45, 40, 9), change=nan_on_no_path, keywords={"topology": "constrained"}),
     BadIds("bad ids of arc scores", (6, 4, 3, 5), keywords={"topology": "constrained"}),
     BadPackedLengths("bad lengths of packed arc scores", (2, 4, 3, 9), keywords={"topology": "constrained"}),
+    Case("arc scores of log-probabilities", (3, 5, 3, 9), from_logits=False, keywords={"topology": "constrained"}),
+    HatScores("scores of HAT", (3, 5, 3, 9)),
     Durations("durations", (3, 5, 3, 9)),
+    ArcPosteriors("posteriors of arcs", (3, 5, 3, 6), DOUBLE),
     BestPath("best path", (3, 4, 3, 5), DOUBLE, from_logits=False),
     FarApart("far apart", (2, 3, 1, 4), BFLOAT),
 ]

@@ -106,7 +106,7 @@ class Originals:
         changed.write_text(changed.read_text().replace(mutant.old, mutant.new))
         objects = {}
         for source in self.objects:
-            if source.suffix != ".cu" or ROOT / KERNELS / mutant.file not in self.includes(source):
+            if source.suffix != ".cu" or (ROOT / KERNELS / mutant.file).resolve() not in self.includes(source):
                 continue
             objects[source] = folder / f"{source.stem}.o"
             command = [part.replace(str(ROOT), str(folder / "tree")) for part in self.variant.command(source)]

@@ -33,7 +33,7 @@ void loss(const ScoreParams&, const LatticeParams&, void* stream);
 // Without shares the posteriors are there already.
 void gradient(const PosteriorParams&, const ScoreBackwardParams&, void* stream);
 
-void score(const ScoreParams&, void* stream);  // to values of arcs, or scores and tails
+void score(const ScoreParams&, void* stream);  // log-probabilities to values of arcs; any row to scores and tail
 void alpha_beta(const AlphaBetaParams&, void* stream);
 void posteriors_from_alpha_beta(const PosteriorFromAlphaBetaParams&, void* stream);
 // What score does, and gradient leaves to do, where rows have a tail.

@@ -61,14 +61,13 @@ bool logits_and_sweeps(const ScoreParams& p, const LatticeParams& lattice, void*
 
 void score(const ScoreParams& p, void* stream) {
   if (p.batch.rows() == 0) return;
-  if (p.normalizer != Normalizer::kNone) logits_and_sweeps(p, {}, stream);
   if (p.scores) {
+    if (p.normalizer != Normalizer::kNone) logits_and_sweeps(p, {}, stream);
     dispatch(p.x.dtype, [&](auto scalar) {
       launch(cell_scores_kernel<decltype(scalar)>, CellThread::blocks(p.batch), kThreads, stream, p);
     });
     return tail(p, stream);
   }
-  if (p.normalizer != Normalizer::kNone) return;
   const RowBlocks blocks = RowBlocks::of(p.batch, 1);
   dispatch(p.x.dtype, [&](auto scalar) {
     using scalar_t = decltype(scalar);

@@ -25,7 +25,7 @@ struct Block {
 };
 
 template <typename acc_t>
-__global__ void __launch_bounds__(kThreads) arc_lattice_kernel(ArcLatticeParams p) {
+__global__ void __launch_bounds__(kThreads, 1) arc_lattice_kernel(ArcLatticeParams p) {
   const int64_t b = blockIdx.x, T = p.input_lengths[b], U = p.label_lengths[b];
   const bool good = 1 <= T && T <= p.T && 0 <= U && U < p.U1;
   acc_t* memory = static_cast<acc_t*>(p.workspace) + b * arc_memory(p);

@@ -441,6 +441,41 @@ def test_masks_that_every_path_has_to_take(backend, mask, dtype):
     assert 0 <= entropy.item() <= math.log(math.comb(T + U - 1, U)) + 1e-3
 
 
+@pytest.mark.parametrize("T", [3, 5000])
+def test_what_has_no_choice_is_certain(backend, T):
+    """To the bit, however long: no part of a path is lost on its way."""
+    g = torch.Generator().manual_seed(T)
+    given = batch(torch.randn(1, T, 1, 2, generator=g), torch.zeros(1, 0)).to(torch.float32)
+    blank, _ = call(backend, "posteriors", given)
+    assert (blank == 1).all()
+    x = given.x.to(backend.device).requires_grad_()
+    loss = backend.loss(given._replace(x=x), False, sigma=0.05, reduction="sum")
+    assert (torch.autograd.grad(loss, x)[0][..., 0] == -1).all()
+
+
+def test_a_sure_model_keeps_its_frames_on_long_audio(backend):
+    T, U = 3000, 60
+    backend.needs(1, T, U + 1, 3)
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(1, T, U + 1, 3, generator=g, dtype=torch.float64)
+    x[..., 0] += 5
+    given = batch(x[0], torch.ones(U)).front(False)._replace(labels=torch.ones(1, U, dtype=torch.int64))
+    _, exact = call(backend, "posteriors", given)
+    _, label = call(backend, "posteriors", given.to(torch.float32))
+    assert (label.double() - exact).abs().max() < 1e-5 * exact.max()
+    assert (label.sum(1)[:, :U] - 1).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("score", [1.3e9, 1210061056.0, -1561502066671616.0, 1e37, -1e37])
+@pytest.mark.parametrize("T", [1, 2])
+def test_scores_of_absurd_size(backend, score, T):
+    given = batch(torch.full((1, T, 1, 2), score), torch.zeros(1, 0)).to(torch.float32)
+    blank, _ = call(backend, "posteriors", given)
+    assert (blank == 1).all()
+    loss = backend.loss(given, False, sigma=0.5, reduction="sum").item()
+    assert loss == pytest.approx(-T * score, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_arguments(backend, name):
     for change, error, words in [

@@ -72,8 +72,9 @@ class ArcLattice {
             L::store(arrived[0] + k * kWidth, x.mantissa), L::store(arrived[1] + k * kWidth, x.exponent);
           total = total + x;
         });
-        const Real least = splat<Real>(0x1p-100f);  // the share of what does not arrive is 0
-        const Real over_total = splat<Real>(1) / maximum(total.mantissa, least);
+        // A quotient for each share, and not a product with 1 / total: what arrives alone has all, to the bit, or a
+        // long path would lose a part of itself at each node. The share of what does not arrive is 0.
+        const Real arrived_in_all = maximum(total.mantissa, splat<Real>(0x1p-100f));
         if (p.posteriors)
           each_arc(f, u, -1, [&](int k, int64_t from, int64_t label, LabelRange range) RNNT_INLINE {
             Value<Real> x;
@@ -81,7 +82,7 @@ class ArcLattice {
               x = {L::load(arrived[0] + k * kWidth), L::load(arrived[1] + k * kWidth)};
             else
               x = arrival(k, from, label, range);
-            const Value<Real> share = {x.mantissa * over_total, x.exponent - total.exponent};
+            const Value<Real> share = {quotient(x.mantissa, arrived_in_all), x.exponent - total.exponent};
             L::store(shares + k * plane + slot(f, u), number_from_value(share));
           });
         const Value<Real> kept = normalised(total);

@@ -44,12 +44,14 @@ template <typename Real>
 RNNT_HD Value<Real> value_from_score(Real score) {
   using L = Lanes<Real>;
   const Real round = splat<Real>(0x1.8p23f), limit = splat<Real>(0.35f), none = splat<Real>(0);
+  const Real half = splat<Real>(kRadixBits / 2);
   const auto is_zero = score == splat<Real>(-INFINITY);
   const Real largest = splat<Real>(0x1p126f);  // of which there are multiples. Masks may be the lowest number there is
   score = minimum(largest, maximum(-largest, score));
   const Real n = L::mul_add(score, splat<Real>(static_cast<float>(kLog2e)), round) - round;
   const Real exponent = L::mul_add(n, splat<Real>(1.0f / kRadixBits), round) - round;
-  const Real rest = L::mul_add(exponent, splat<Real>(-kRadixBits), n);
+  Real rest = L::mul_add(exponent, splat<Real>(-kRadixBits), n);
+  rest = minimum(half, maximum(-half, rest));  // of more than 1e9 nats, whose exponents are rounded themselves
   Real fraction = L::mul_add(n, splat<Real>(-kLn2Rest), L::mul_add(n, splat<Real>(-kLn2Most), score));
   fraction = minimum(limit, maximum(-limit, fraction));
   return {select(is_zero, none, exp_fraction(fraction) * power_of_two(rest)),

@@ -34,7 +34,7 @@ def entropy_of_arcs(scores: Tensor, input_lengths: Tensor, label_lengths: Tensor
     _, of_arcs = _loss_and_posteriors(scores.double(), input_lengths, label_lengths, arcs)
     p = of_arcs.detach()
     # That of an arc, given its cell. Its own derivatives add up to 0 in a cell.
-    surprise = torch.where(p > 0, (p.sum(0) / p).log(), 0.0)
+    surprise = torch.where(p > 0, p.sum(0).log() - p.log(), 0.0)
     return (of_arcs * surprise).sum((0, 2, 3)).to(scores.dtype)
 
 

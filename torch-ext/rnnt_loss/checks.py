@@ -2,7 +2,6 @@
 
 import math
 import operator
-import sys
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from .lattice import ARCS
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 REDUCTIONS = ("none", "sum", "mean", "mean_volume")
 NORMALIZERS = ("softmax", "hat", "none")
+LARGEST = torch.finfo(torch.float64).max
 MOST_ARCS = 32  # rnnt_loss/core/topology.h
 LONGEST_ARC = 1 << 20  # torch-ext/arc_ops.h
 
@@ -116,7 +116,7 @@ def number_of(name, value, least=-math.inf) -> float:
     wanted = "a finite float" + f" >= {least:g}" * (least > -math.inf)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
-    if not (abs(value) <= sys.float_info.max and value >= least):
+    if not (abs(value) <= LARGEST and value >= least):
         raise ValueError(f"{name} must be {wanted}, got {value!r}")
     return float(value)
 
@@ -128,7 +128,7 @@ def clamp_of(clamp) -> "float | None":
         raise TypeError(f"clamp must be None or a float > 0, got {type(clamp).__name__}")
     if not clamp > 0:
         raise ValueError(f"clamp must be None or a float > 0, got {clamp!r}")
-    return float(clamp) if clamp <= sys.float_info.max else math.inf
+    return float(clamp) if clamp <= LARGEST else math.inf
 
 
 def check_generator(generator) -> None:
